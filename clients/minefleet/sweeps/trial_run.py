@@ -109,7 +109,7 @@ def _judge(
                 for part in range(judged + 1, min(reached + 1, PARTS)):
                     judged = part
                     trial.report(value, part)
-                    if trial.should_prune():
+                    if reached < PARTS and trial.should_prune():
                         return True
             if has_ended or stopping.wait(POLL_S):
                 break

@@ -102,9 +102,9 @@ class ReplayServiceServicer:
         expires when its stream falls silent.
 
         Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
-        to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
-        is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-        its streams: a stream that is not mentioned for a while is not waited for.
+        to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most
+        of the last ones were; or when its stream is ahead of others that are to have as many steps. `retry_after` says when
+        to ask again. Takes what the actor says of its streams: a stream that is not mentioned for a while is not waited for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,9 +45,9 @@ class ReplayServiceStub:
     expires when its stream falls silent.
 
     Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
-    to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
-    is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-    its streams: a stream that is not mentioned for a while is not waited for.
+    to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most
+    of the last ones were; or when its stream is ahead of others that are to have as many steps. `retry_after` says when
+    to ask again. Takes what the actor says of its streams: a stream that is not mentioned for a while is not waited for.
     """
     Append: _grpc.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]
     """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
@@ -120,9 +120,9 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     expires when its stream falls silent.
 
     Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
-    to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
-    is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-    its streams: a stream that is not mentioned for a while is not waited for.
+    to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most
+    of the last ones were; or when its stream is ahead of others that are to have as many steps. `retry_after` says when
+    to ask again. Takes what the actor says of its streams: a stream that is not mentioned for a while is not waited for.
     """
     Append: _aio.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]  # type: ignore[assignment]
     """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
@@ -198,9 +198,9 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         expires when its stream falls silent.
 
         Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
-        to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
-        is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-        its streams: a stream that is not mentioned for a while is not waited for.
+        to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most
+        of the last ones were; or when its stream is ahead of others that are to have as many steps. `retry_after` says when
+        to ask again. Takes what the actor says of its streams: a stream that is not mentioned for a while is not waited for.
         """
 
     @_abc_1.abstractmethod

@@ -91,7 +91,7 @@ class PolicyRunner:
             PolicyCopy(
                 one,
                 Forward(one, example, self.largest, device=device, options=options),
-                tree_map(self._room, observed),
+                tree_map(self._staging, observed),
             )
             for one in (self._policy, *([twin(self._policy)] if is_split else []))
         ]
@@ -204,20 +204,20 @@ class PolicyRunner:
         padded = slots if size == count else np.pad(slots, (0, size - count), mode="edge")
         return padded, self._every[:count]
 
-    def _room(self, leaf: NDArray[Any]) -> Tensor:
+    def _staging(self, leaf: NDArray[Any]) -> Tensor:
         """Room for a batch of rows, from where a GPU fetches them by itself."""
-        room = torch.from_numpy(np.empty_like(leaf))
-        return room.pin_memory() if self.device.type == "cuda" else room
+        rows = torch.from_numpy(np.empty_like(leaf))
+        return rows.pin_memory() if self.device.type == "cuda" else rows
 
-    def _staged(self, room: Tree, slots: Slots, obs: Tree) -> Tree:
+    def _staged(self, staging: Tree, slots: Slots, obs: Tree) -> Tree:
         """Copies rows to the device, [N, 1, ...]. The staging is free again when the decision has come back."""
 
-        def stage(staging: Tensor, leaf: NDArray[Any]) -> Tensor:
-            rows = staging[: len(slots)]
+        def stage(room: Tensor, leaf: NDArray[Any]) -> Tensor:
+            rows = room[: len(slots)]
             np.take(leaf, slots, 0, out=rows.numpy(), mode="clip")
             return rows.to(self.device, non_blocking=True).unsqueeze(1)
 
-        return tree_map(stage, room, obs)
+        return tree_map(stage, staging, obs)
 
     def _gathered(self, slots: Slots, fresh: Tensor) -> Tree:
         """The state before the step, [N, ...]; that of an episode's start where `fresh` [N]."""

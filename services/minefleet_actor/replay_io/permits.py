@@ -34,7 +34,7 @@ class StreamVerdict(NamedTuple):
     """Replay's verdict on a stream."""
 
     too_slow: bool = False
-    """Its chunks are refused since nothing in them could be used."""
+    """Its chunks are refused since nothing in them could be used, or hardly anything was."""
     ahead: bool = False
     """It is to wait until others have had as many steps."""
 

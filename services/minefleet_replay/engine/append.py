@@ -41,7 +41,7 @@ class Grant(NamedTuple):
 
     granted: bool
     too_slow: bool = False
-    """It is refused since nothing that its stream makes could be used."""
+    """It is refused since nothing that its stream makes could be used, or hardly anything of it was."""
     ahead: bool = False
     """It is refused since others have had fewer steps."""
     task: str = ""
@@ -132,13 +132,13 @@ class AppendPath:
         return Grant(granted, task=sampler.draw() if sampler and granted and not was_granted else "")
 
     def _can_make(self, stream: str, closing: ForecastRow | None, longest_s: float, now: float) -> int:
-        """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
+        """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 to refuse it."""
         limits, streams = self._state.limits, self._transactions.streams
         step_s = streams.step_s(stream)
         if closing is None or limits.chunk_steps * step_s <= longest_s:
             streams.fast_enough(stream)
             return limits.chunk_steps
-        # What has hardly time may still make it, more often than not, and is judged by that.
+        # A stream that has hardly time may make it more often than not, and is judged by that.
         least_s, wanted_s = limits.least_steps * step_s, needed_s(limits.least_steps, step_s)
         has_hardly_time = wanted_s > closing.longest_s and self._transactions.shares.is_starved(stream)
         if least_s > closing.longest_s or has_hardly_time:

@@ -129,9 +129,10 @@ class Replay:
     ) -> LeaseAnswer:
         """Grants the chunks that may be made with these weights; renews grants."""
         with self._changed:
+            now = self._clock()
             for stream in streams:
-                self.transactions.streams.update(stream, self._clock())
-            closing = self.transactions.lease_clock.forecast(self._clock())
+                self.transactions.streams.update(stream, now)
+            closing = self.transactions.lease_clock.forecast(now)
             longest_s = self.transactions.streams.longest_chunk_s(closing)
             grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names, closing, longest_s)
             newest_version = self.transactions.state.run_state.newest_version

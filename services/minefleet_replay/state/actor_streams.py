@@ -72,7 +72,10 @@ class Streams:
             self._speeds = None
         self._known[state.name] = LastReport(state.step_s, state.task, now)
         name = ChunkName(state.name, state.chunk)
-        if state.oldest_version is not None and name not in self._begun:
+        if state.oldest_version is None:
+            return
+        begun = self._begun.get(name)
+        if begun is None or begun.oldest_version != state.oldest_version:  # Begun anew where nothing of it was whole.
             self._begun[name] = ChunkBegun(state.oldest_version, state.step_s, now)
 
     def wait(self, name: str, now: float) -> None:

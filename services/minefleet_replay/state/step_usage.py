@@ -1,6 +1,6 @@
 """Counts what became of the steps of each task and each stream, in memory, since replay started."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -15,7 +15,9 @@ OTHER_TASK = "other"
 MAX_STARVED = 5
 """Streams that are named."""
 STARVED_SHARE = 0.5
-PLAYED, TRAINED = "played", "trained"
+RECENT = 4
+"""Settled fragments of a stream that say how it fares now."""
+PLAYED, TRAINED, STALE = "played", "trained", "stale"
 
 
 class StepUse(NamedTuple):
@@ -68,6 +70,8 @@ class StepCounter:
     def __init__(self) -> None:
         self._tasks: dict[str, Counter[str]] = {}
         self._streams: dict[str, Counter[str]] = {}
+        self._recent: dict[str, deque[bool]] = {}
+        """By stream, whether its last fragments were trained on, among those that were, or became too stale."""
         self._task_of: dict[str, str] = {}
         self._uses: dict[str, StepUse] = {}
 
@@ -80,6 +84,8 @@ class StepCounter:
                 self._forget(next(iter(self._streams)))
             self._streams.setdefault(stream, Counter())[what] += fragment.steps
             self._task_of[stream] = task
+            if what in (TRAINED, STALE):
+                self._recent.setdefault(stream, deque(maxlen=RECENT)).append(what == TRAINED)
 
     def used(self, fragments: Iterable[FragmentEntry], staleness: int, age_s: float) -> None:
         """Records how stale fragments were when they were trained on for the first time."""
@@ -115,8 +121,9 @@ class StepCounter:
         return [TaskSteps(one, self._streams[one], 0) for one in streams if one in self._streams]
 
     def is_starved(self, stream: str) -> bool:
-        """Whether the lesser part of the stream's steps, among those that are settled, was trained on."""
-        return stream in self._streams and _trained_share(self._streams[stream]) < STARVED_SHARE
+        """Whether most of the stream's last fragments became too stale."""
+        recent = self._recent.get(stream, ())
+        return len(recent) == RECENT and sum(recent) < STARVED_SHARE * RECENT
 
     def starved(self, too_slow: Mapping[str, float]) -> list[TaskSteps]:
         """The streams of whose steps, among those that are settled, the fewest are trained on."""
@@ -133,6 +140,7 @@ class StepCounter:
     def _forget(self, stream: str) -> None:
         del self._streams[stream]
         del self._task_of[stream]
+        self._recent.pop(stream, None)
 
 
 def _trained_share(counts: Counter[str]) -> float:

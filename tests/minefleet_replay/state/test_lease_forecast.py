@@ -7,6 +7,7 @@ import pytest
 
 from minefleet_replay.engine.append import Grant
 from minefleet_replay.state.actor_streams import FASTER_RATIO, RETRY_STREAM_S
+from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import (
     EARLY,
@@ -16,7 +17,9 @@ from minefleet_replay.state.lease_forecast import (
     WAYS_S,
     ForecastRow,
     LeaseClock,
+    needed_s,
 )
+from minefleet_replay.state.step_usage import RECENT
 
 CLOSING = ForecastRow(
     use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0
@@ -149,6 +152,60 @@ def test_permit_of_a_stream_that_is_too_slow_is_refused_and_may_be_tried_again_l
     assert ask("fast", 9).granted
     world.clock.now_s += RETRY_STREAM_S
     assert ask("slow", 1).granted
+
+
+def test_permit_of_a_stream_with_hardly_time_is_refused_while_most_of_its_fragments_are_lost(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
+    for name, step_s in (("slow", 0.1), ("fast", 0.01)):
+        world.say(name, 0, step_s=step_s)
+    iterate(world, 4)
+    transactions = world.replay.transactions
+    closing = transactions.lease_clock.forecast(world.clock())
+    step_s = closing.longest_s / 8 / 1.1
+    assert needed_s(8, step_s) > closing.longest_s > 8 * step_s
+    world.say("slow", 1, step_s=step_s)
+    lost = FragmentEntry(0, 0, 1, 1, 1, 8, 0, 0, True, NO_LOCATION, "")
+
+    def ask() -> Any:
+        transactions.pacing.revoke(ChunkName("slow", 1))
+        (grant,) = world.replay.reserve(world.learner.version, [ChunkName("slow", 1)]).grants
+        return grant
+
+    for _ in range(RECENT):
+        assert ask().granted and not transactions.streams.too_slow
+        transactions.shares.count("slow", [lost], "stale")
+    assert ask().granted and transactions.streams.too_slow == {"slow": needed_s(8, step_s)}
+    assert ask().too_slow
+    for _ in range(2):
+        world.clock.now_s += RETRY_STREAM_S
+        world.say("slow", 1, step_s=step_s)
+        assert ask().granted
+        transactions.shares.count("slow", [lost], "trained")
+    assert ask().granted and not transactions.streams.too_slow
+
+
+def test_chunk_that_is_begun_anew_is_dated_anew(make_world: Any) -> None:
+    world = make_world(max_staleness=9, chunk_steps=32)
+    streams, name = world.replay.transactions.streams, ChunkName("slow", 7)
+    world.say("slow", 7, step_s=0.1, oldest=1)
+    began_at = world.clock()
+    world.clock.now_s += 5.0
+    world.say("slow", 7, step_s=0.1, oldest=1)
+    assert streams.began_at(name, world.clock()) == began_at
+    world.say("slow", 7, step_s=0.1, oldest=3)
+    assert streams.began_at(name, world.clock()) == began_at + 5.0
+    assert [*streams.begun_by(1)] == [] and len([*streams.begun_by(3)]) == 1
+
+
+def test_lease_takes_the_chunk_that_was_begun_first_before_those_that_arrived_first(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8)
+    version = world.learner.version
+    world.say("slow", 0, oldest=version, step_s=0.1)
+    world.clock.now_s += 1.0
+    for number in range(2):
+        world.append("fast", number, version)
+    world.append("slow", 0, version)
+    assert {stream for stream, _ in world.names(world.lease(1, 1))} == {"slow"}
 
 
 def test_longest_chunk_follows_from_the_window_and_the_clearly_faster_streams(

@@ -23,7 +23,27 @@ def test_steps_are_counted_by_task_and_stream() -> None:
     assert (tasks["a"].let_off, tasks["b"].let_off) == (0, 2)
     (starved,) = shares.starved(slow)
     assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
-    assert [shares.is_starved(stream) for stream in ("t", "s", "unknown")] == [True, False, False]
+
+
+def test_step_usage_of_the_last_four_settled_fragments_says_whether_a_stream_is_starved() -> None:
+    shares = StepCounter()
+    for number, (what, is_starved) in enumerate(
+        [
+            ("stale", False),
+            ("stale", False),
+            ("evicted", False),
+            ("stale", False),
+            ("trained", True),
+            ("trained", False),
+            ("stale", False),
+            ("stale", False),
+            ("stale", True),
+        ]
+    ):
+        shares.count("s", [fragment("a", 8)], "played")
+        shares.count("s", [fragment("a", 8)], what)
+        assert shares.is_starved("s") == is_starved, number
+    assert not shares.is_starved("unknown")
 
 
 def test_step_counter_of_streams_returns_the_known_ones_in_the_order_asked_for() -> None:
