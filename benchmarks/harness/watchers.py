@@ -19,8 +19,9 @@ from collections.abc import Callable
 import grpc
 
 from harness.fleet_actors import OPTIONS
-from minefleet.rpc.channel import CALL_TIMEOUT_S, FIRST_DELAY_S, MAX_DELAY_S
+from minefleet.rpc.channel import CALL_TIMEOUT_S
 from minefleet.rpc.parameters_client import WATCH_TIMEOUT_S
+from minefleet.rpc.retrier import FIRST_DELAY_S, MAX_DELAY_S
 from minefleet.rpc.weights.manifest import fingerprint_of
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import status_service_pb2

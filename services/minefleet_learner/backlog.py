@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
 from minefleet.monitoring.steering import LOOK_S
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 
 MAX_ITERATIONS_AHEAD = 6
 """Versions that the loop may be ahead of parameters, whatever `max_staleness` allows: each is a copy of the weights."""

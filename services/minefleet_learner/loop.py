@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from minefleet.core.errors import RolledBackError
 from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.policies.weight_arrays import Weights
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog, room_for

@@ -25,7 +25,7 @@ from minefleet.monitoring.steering import (
     newest_learner,
     pause_reason,
 )
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.data.prefetcher import Prefetcher

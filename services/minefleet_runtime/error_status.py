@@ -27,8 +27,8 @@ from minefleet.core.errors import (
     StrangerError,
     UnavailableError,
 )
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.durations import duration
+from minefleet.rpc.retrier import StoppedError
 from minefleet_runtime.disk_full import SHORTAGES
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.role_index import HELP, label_of, number_of, read_index
 from minefleet.core.subprocess_call import exit_at_once
 from minefleet.core.user_code import user_line
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word
+from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.run import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.addresses import findable

@@ -9,7 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from minefleet.core.errors import ConfigError
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.build import ActorParts, assemble
 from minefleet_learner.trainer_loader import build_trainer

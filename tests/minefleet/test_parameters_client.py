@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from minefleet.core.errors import ContractError, CorruptError, RejectedError, UnavailableError
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.weights.manifest import describe, info_of
 from minefleet.rpc.weights.missing_tensors import MissingTensorsError
 from minefleet.v1 import parameters_service_pb2 as pb

@@ -12,9 +12,9 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from minefleet.core.errors import ConflictError, ContractError, InternalError, UnavailableError
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import (
     fragment_pb2,
     replay_service_pb2,

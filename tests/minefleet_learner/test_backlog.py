@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.core.errors import FencedError
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet_learner.backlog import Backlog
 
 ROOM = 3

@@ -19,7 +19,7 @@ from minefleet.launch.rollout_handle import RolloutManager
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.monitoring.steering import REFUSED, SET, answers_in, ask, set_lines
 from minefleet.policies import build
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import JOURNAL_FILE
 from minefleet.v1 import status_service_pb2

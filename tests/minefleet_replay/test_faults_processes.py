@@ -20,7 +20,8 @@ from tests.replay_process import ReplayProcess, append
 from tests.role_process import wait_for
 
 from minefleet.core.errors import UnavailableError
-from minefleet.rpc.channel import StoppedError, connect
+from minefleet.rpc.channel import connect
+from minefleet.rpc.retrier import StoppedError
 
 FROZEN_LEARNER = Path(__file__).with_name("frozen_learner.py")
 

@@ -17,8 +17,8 @@ from tests.role_process import free_address
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.core.errors import UnavailableError
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.retrier import StoppedError
 
 ROUNDS = 3
 MAX_REUSE = 2

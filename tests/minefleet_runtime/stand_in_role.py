@@ -15,7 +15,7 @@ from typing import Any
 from minefleet.core.errors import ConfigError, UnavailableError
 from minefleet.core.tree import tree_map
 from minefleet.core.user_code import load
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext

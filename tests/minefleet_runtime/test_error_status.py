@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.core import errors
 from minefleet.core.errors import FleetError, OverloadedError
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.rpc_errors import translated
 from minefleet_runtime.error_status import status_of
 

@@ -1,25 +1,13 @@
-"""Shared code of all clients: channels, the handshake, pieces, and retries by name.
+"""Shared code of all clients: channels, the handshake, and pieces of large messages."""
 
-A retry is safe because each repeated call carries a name (a fragment, a lease, a version) under which the peer knows
-it. gRPC's own retries are not used: they silently leave out messages above 256 KiB.
-"""
-
-import logging
-import random
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import grpc
 
-from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, UnavailableError
 from minefleet.rpc.credentials import NOTHING, Credentials
 from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
-
-logger = logging.getLogger(__name__)
 
 WIRE_VERSION = 6
 """Roles with another wire version refuse each other. It rises where an older one would not do what a newer one asks."""
@@ -31,8 +19,6 @@ CALL_TIMEOUT_S = 10.0
 """Deadline of a call that answers at once."""
 
 MESSAGE_BYTES = 16 * 2**20
-FIRST_DELAY_S = 0.05
-MAX_DELAY_S = 2.0
 
 PING_TIMEOUT_MS = 15_000
 """An answer to a ping waits behind uploads in the sender's buffers: megabytes, which take seconds on a slow line."""
@@ -63,11 +49,6 @@ CLIENT_OPTIONS = (
 )
 
 Part = TypeVar("Part")
-Result = TypeVar("Result")
-
-
-class StoppedError(FleetError):
-    """This process was asked to stop while it waited for a peer."""
 
 
 def connect(address: str, peer: str = "", credentials: Credentials = NOTHING, *, in_turn: bool = False) -> grpc.Channel:
@@ -120,47 +101,3 @@ def shake_hands(
     request = status_service_pb2.DescribeRequest(caller=caller)
     with translated():
         return status_service_pb2_grpc.StatusServiceStub(channel).Describe(request, timeout=timeout_s)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Retrier:
-    """Repeats calls to one peer until they are answered, the patience ends, or this process is asked to stop."""
-
-    peer: str
-    """Named in logs and errors, for example "replay at 127.0.0.1:4001"."""
-    stopping: threading.Event = field(default_factory=threading.Event)
-    """Set when this process is asked to stop; ends every wait at once."""
-    patience_s: float | None = None
-    """Give up after so long, seconds; None never."""
-    report: Callable[[str | None], None] = lambda _: None
-    """Called with a wait's reason when it starts, and with None when it is over."""
-
-    def __call__(self, attempt: Callable[[], Result]) -> Result:
-        """Calls `attempt` until it returns. Waits between attempts double up to `MAX_DELAY_S`, with jitter.
-
-        Raises:
-            StoppedError: If `stopping` was set while waiting.
-            FleetError: What `attempt` raised last, when the patience ends or repeating cannot help.
-        """
-        began, delay, waiting = time.monotonic(), FIRST_DELAY_S, False
-        while True:
-            try:
-                result = attempt()
-            except (UnavailableError, DeadlineError, OverloadedError) as error:
-                if self.patience_s is not None and time.monotonic() - began > self.patience_s:
-                    raise
-                waiting = waiting or self._report(error)
-                hint = error.retry_after_s if isinstance(error, OverloadedError) else 0.0
-                if self.stopping.wait(max(hint, delay * random.uniform(0.5, 1.0))):
-                    raise StoppedError(f"stopped while waiting for {self.peer}") from error
-                delay = min(2 * delay, MAX_DELAY_S)
-            else:
-                if waiting:
-                    logger.info("%s answers again", self.peer)
-                    self.report(None)
-                return result
-
-    def _report(self, error: FleetError) -> bool:
-        logger.info("waiting for %s: %s", self.peer, error)
-        self.report(f"waiting for {self.peer}")
-        return True

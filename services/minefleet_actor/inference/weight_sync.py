@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import TypeAlias
 
 from minefleet.core.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.weights.manifest import Weights
 from minefleet.rpc.weights.weights_version import VersionInfo
 

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import NamedTuple
 
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.durations import duration
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import LeaseForecast
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]

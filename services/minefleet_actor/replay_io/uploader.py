@@ -15,10 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from minefleet.core.fragment import Fragment
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Packed
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 
 CALL_BYTES = 4 * 2**20

@@ -18,9 +18,9 @@ from itertools import chain, starmap
 from typing import Protocol
 
 from minefleet.core.errors import FencedError, NotFoundError
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import HalfPacked, decode_half
 from minefleet.rpc.replay_types import Order, Packed
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_steps

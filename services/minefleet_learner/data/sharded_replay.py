@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from minefleet.core.errors import FencedError, FleetError, NotFoundError
-from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Lease, Order, Packed, Position
+from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import episode_pb2
 from minefleet.v1.replay_service_pb2 import LeasedChunk
 

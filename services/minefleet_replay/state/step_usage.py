@@ -16,7 +16,7 @@ MAX_STARVED = 5
 """Streams that are named."""
 STARVED_SHARE = 0.5
 RECENT = 4
-"""Settled fragments of a stream that say how it fares now."""
+"""Settled fragments of a stream by which it is judged."""
 PLAYED, TRAINED, STALE = "played", "trained", "stale"
 
 

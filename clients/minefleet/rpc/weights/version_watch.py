@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minefleet.core.errors import DeadlineError, FleetError, UnavailableError
-from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import parameters_service_pb2
 
