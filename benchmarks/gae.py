@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from harness.report import Round, line, medians, table
-from minefleet_learner.algorithms.advantages import chain
+from minefleet_learner.algorithms.fragment_chain_advantages import chain
 
 FRAGMENTS, STEPS, PER_STREAM = 1024, 256, 16
 DISCOUNT, LAMBDA = 0.99, 0.95

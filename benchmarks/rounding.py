@@ -28,8 +28,8 @@ from minefleet.policies.weight_arrays import load_numpy, rounded_tensors, to_num
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint import read_policy
 from minefleet.runs.run import read_run
+from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
-from minefleet_actor.inference.policy_step import PolicyStep
 from minefleet_actor.pool import InlinePool, Ready
 
 ENVS = 8

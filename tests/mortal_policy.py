@@ -22,7 +22,7 @@ from minefleet.core.schema import Schema
 from minefleet.monitoring import rollbacks
 from minefleet.policies import Policy, build
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs import retention
+from minefleet.runs import checkpoint_retention
 from minefleet_learner import live_config, loop, pause
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
@@ -42,7 +42,7 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "rollback, before its line": (live_config, "answer_rollback"),
     "rollback, after its line": (loop.Learner, "send_ranks_home"),
     "rollback, before anything is set aside": (rollbacks, "go_back"),
-    "rollback, between two that are set aside": (retention, "free_name"),
+    "rollback, between two that are set aside": (checkpoint_retention, "free_name"),
     "rollback, before its epoch": (ParametersClient, "open_epoch"),
     "rollback, before replay knows": (Shards, "send_position"),
     "before the line of a pause": (pause, "append"),
@@ -65,8 +65,8 @@ def policy_generator(schema: Schema) -> Policy:
         ParametersClient.publish = witness_publish(ParametersClient.publish)  # type: ignore[method-assign]
     elif "minefleet_actor" in sys.argv[0]:
         from minefleet_actor import build as actor
-        from minefleet_actor.actor_settings import follow_settings
         from minefleet_actor.inference.policy_runner import PolicyRunner
+        from minefleet_actor.live_settings_update import follow_settings
 
         PolicyRunner.decide = witness_decide(PolicyRunner.decide)  # type: ignore[method-assign]
         actor.follow_settings = mortal(  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from tests.conftest import Fleet, assert_counters_never_go_back
 
-from minefleet.monitoring.death_groups import read_deaths
+from minefleet.monitoring.env_death_groups import read_deaths
 from minefleet.runs.episode_table import read_episodes
 
 pytestmark = pytest.mark.fleet

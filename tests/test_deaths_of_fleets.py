@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conftest import COMMAND, Fleet
 
-from minefleet.monitoring.death_groups import read_deaths
+from minefleet.monitoring.env_death_groups import read_deaths
 
 pytestmark = pytest.mark.fleet
 

@@ -20,7 +20,7 @@ from tests.role_process import TIMEOUT_S, free_address
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import schema_of
-from minefleet.monitoring.death_groups import read_deaths
+from minefleet.monitoring.env_death_groups import read_deaths
 from minefleet.monitoring.status import read_status
 from minefleet.runs.episode_table import read_episodes
 from minefleet_actor.pool import Kind

@@ -16,8 +16,8 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
+from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
-from minefleet_actor.inference.policy_step import PolicyStep
 from minefleet_actor.pool import InlinePool
 from minefleet_actor.rollout.fragment_recorder import Recorder
 

@@ -18,10 +18,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env import process_tree
-from minefleet_env.batch_host import make_host
 from minefleet_env.env_probe import CLOSE_S, reply
 from minefleet_env.packets import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_env.slot_arrays import attach
+from minefleet_env.vector_env_host import make_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,13 +21,13 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
-from minefleet_actor.actor_settings import follow_settings
-from minefleet_actor.death_recorder import DeathRecorder
+from minefleet_actor.env_death_recorder import DeathRecorder
 from minefleet_actor.incarnation_setup import canary_slots, choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import WeightsFollower
+from minefleet_actor.live_settings_update import follow_settings
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, HostedPool, InlinePool, Pool
@@ -40,8 +40,8 @@ from minefleet_actor.rollout.reward_scaling import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup
-from minefleet_actor.video.camera_setup import is_to_film, make_camera
 from minefleet_actor.video.video_recorder import Camera
+from minefleet_actor.video.video_recorder_setup import is_to_film, make_camera
 from minefleet_runtime.role_context import RoleContext
 
 logger = logging.getLogger(__name__)

@@ -48,10 +48,10 @@ from minefleet.config import RolloutConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
-from minefleet_actor.death_recorder import DeathRecorder
+from minefleet_actor.env_death_recorder import DeathRecorder
 from minefleet_actor.inference.batcher import InferenceBatcher
+from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
-from minefleet_actor.inference.policy_step import PolicyStep
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting

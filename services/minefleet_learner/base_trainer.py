@@ -49,7 +49,7 @@ class GaeActor:
             value: [B, T] float32, V(sₜ) in reward units.
             next_value: [B, T] float32, V(sₜ₊₁), likewise.
         """
-        from minefleet_learner.algorithms.advantages import chain
+        from minefleet_learner.algorithms.fragment_chain_advantages import chain
         from minefleet_learner.targets.advantage_estimation import steps_of
 
         steps = steps_of(batch, value, next_value)

@@ -14,8 +14,7 @@ from typing import Any
 from minefleet.config.live_settings import value_of, with_settings
 from minefleet.core.errors import ConfigError, RolledBackError
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
-from minefleet.monitoring.steering import (
+from minefleet.monitoring.learner_requests import (
     REFUSED,
     ROLLBACK,
     SET,
@@ -24,6 +23,7 @@ from minefleet.monitoring.steering import (
     settings_of_iteration,
     unanswered,
 )
+from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import JOURNAL_FILE, Run
 from minefleet_learner.iteration import IterationConfig

@@ -31,7 +31,6 @@ from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
 from minefleet.v1 import status_service_pb2
-from minefleet_learner.backlog import Backlog, room_for
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
 from minefleet_learner.diagnostics.parity import Parity
@@ -42,6 +41,7 @@ from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.metrics.stop_rule import Deadline
 from minefleet_learner.pause import Pause
 from minefleet_learner.publish import RESULT_FILE, IterationResult, Publisher
+from minefleet_learner.publish_backlog import Backlog, room_for
 from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates, progress, rates

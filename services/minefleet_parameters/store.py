@@ -49,7 +49,9 @@ from minefleet.rpc.weights.manifest import check_architecture, check_manifest, i
 from minefleet.rpc.weights.missing_tensors import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.records import (
+from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
+from minefleet_parameters.upload import WeightsUpload
+from minefleet_parameters.version_records import (
     DISK_FULL_RETRY_S,
     IDENTITY_FILE,
     StoreIdentity,
@@ -58,8 +60,6 @@ from minefleet_parameters.records import (
     read_identity,
     read_version,
 )
-from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
-from minefleet_parameters.upload import WeightsUpload
 from minefleet_runtime.disk_full import overloaded_when_full
 
 SYNCS_AT_ONCE = 16

@@ -19,9 +19,9 @@ from minefleet.rpc.weights.weights_version import read_info
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import weights_pb2
-from minefleet_parameters.records import IDENTITY_FILE
 from minefleet_parameters.role import versions_to_keep
 from minefleet_parameters.store import ParameterStore, open_store
+from minefleet_parameters.version_records import IDENTITY_FILE
 
 Report = dict[str, Any]
 Tool = Callable[[Run, ParameterStore, argparse.Namespace], Report]

@@ -16,8 +16,8 @@ from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.records import DISK_FULL_RETRY_S
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
+from minefleet_parameters.version_records import DISK_FULL_RETRY_S
 from minefleet_runtime.disk_full import overloaded_when_full
 
 

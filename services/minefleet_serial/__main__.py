@@ -11,7 +11,7 @@ from minefleet_runtime.role_context import RoleContext
 
 def body(context: RoleContext) -> None:
     """Alternates actor and learner until the learner says that the run is over."""
-    from minefleet_serial.alternate import run_in_order
+    from minefleet_serial.serial_loop import run_in_order
 
     run_in_order(context)
 

@@ -21,7 +21,7 @@ from minefleet.config.load import (
     read_settings,
     to_yaml,
 )
-from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS
+from minefleet.config.other_library_keys import OTHER_NAMES, OUR_KEYS
 from minefleet.config.yaml_text import as_yaml
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema

@@ -12,9 +12,9 @@ import numpy as np
 from minefleet.config import EnvConfig, FleetConfig, RolloutConfig, WorkerConfig
 from minefleet.core.tree import tree_map
 from minefleet.envs import make, schema_of
-from minefleet.monitoring.death_groups import read_deaths
+from minefleet.monitoring.env_death_groups import read_deaths
 from minefleet.runs.run import Run
-from minefleet_actor.death_recorder import DeathRecorder
+from minefleet_actor.env_death_recorder import DeathRecorder
 from minefleet_actor.pool import EnvPool, Kind, Pool
 
 FAULTY = Path(__file__).with_name("faulty_env.py")

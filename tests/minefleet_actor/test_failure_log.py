@@ -3,7 +3,7 @@
 import pytest
 
 from minefleet_actor.pool.failure_log import FULL_REPORTS, LINES, REPORT_INTERVAL_S, FailureLog
-from minefleet_actor.pool.pool_interface import Failure
+from minefleet_actor.pool.pool_results import Failure
 
 
 def test_the_first_failures_of_a_kind_are_logged_one_by_one_and_later_ones_counted(

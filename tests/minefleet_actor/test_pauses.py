@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minefleet_actor.pool.circuit_breaker import BACKOFF_S, MAX_BACKOFF_S, Breaker
-from minefleet_actor.pool.pool_interface import EnvGaveUpError
+from minefleet_actor.pool.pool_results import EnvGaveUpError
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
 from minefleet_actor.pool.start_limiter import StartLimiter
 

@@ -19,7 +19,7 @@ from minefleet.config import ServicesConfig
 from minefleet.config.load import load
 from minefleet.launch import ports
 from minefleet.launch.env_policy_check import check_env_and_policy
-from minefleet.monitoring.slots import list_slots
+from minefleet.monitoring.slot_queries import list_slots
 from minefleet.monitoring.status import read_cards, read_status
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from minefleet.core.errors import NotFoundError, UnavailableError
-from minefleet.monitoring.slots import SlotStatus, get_frame, list_slots
+from minefleet.monitoring.slot_queries import SlotStatus, get_frame, list_slots
 from minefleet.rpc.credentials import NOTHING
 
 pytestmark = pytest.mark.fleet

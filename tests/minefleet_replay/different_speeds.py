@@ -21,7 +21,7 @@ from minefleet.core.tree import Tree
 from minefleet.rpc.replay_types import LeaseForecast, Reservation
 from minefleet.v1 import fragment_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher
-from minefleet_actor.inference.policy_step import PolicyStep
+from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EpisodeEnd, Kind, Ready, Slots

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ContractError, FencedError, NotFoundError
-from minefleet.monitoring.slots import StreamSteps, count_steps
+from minefleet.monitoring.slot_queries import StreamSteps, count_steps
 from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.replay_types import Position
 from minefleet.v1 import episode_pb2, replay_service_pb2

@@ -8,7 +8,7 @@ from typing import NoReturn
 from minefleet.config.key_docs import key_docs
 from minefleet.config.keys import kind_of
 from minefleet.config.load import name_of
-from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS, UNITS
+from minefleet.config.other_library_keys import OTHER_NAMES, OUR_KEYS, UNITS
 from minefleet.core.errors import ConfigError
 from minefleet.presets import presets
 from minefleet.runs.run_directories import RUNS

@@ -22,7 +22,7 @@ import xxhash
 from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.core.files import appearing, write_durably
 from minefleet.runs.checkpoint import BEST, LATEST, read_state
-from minefleet.runs.retention import hold, numbered
+from minefleet.runs.checkpoint_retention import hold, numbered
 from minefleet.runs.run import JOURNAL_FILE, Run
 from minefleet.runs.trained_policy import hold_checkpoint
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint import STATE_FILE, newest, read_policy, read_state
+from minefleet.runs.checkpoint_retention import hold
 from minefleet.runs.exported_version import CONFIG_FILE, is_exported, read_exported, read_model
-from minefleet.runs.retention import hold
 from minefleet.runs.run import RUN_FILE, Run, read_run
 
 

@@ -25,8 +25,8 @@ from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs
 from minefleet.watch.curves import read_curves
-from minefleet.watch.gate import Gate, refusal
 from minefleet.watch.machine_load import machine_load
+from minefleet.watch.page_access import Gate, refusal
 
 PAGE = Path(__file__).parent / "page"
 FRESH_S = 0.5

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.tree import Tree
+from minefleet_actor.inference.policy_outputs import Mask, PolicyStep, Slots
 from minefleet_actor.inference.policy_runner import PolicyRunner
-from minefleet_actor.inference.policy_step import Mask, PolicyStep, Slots
 
 
 class InferenceBatcher:

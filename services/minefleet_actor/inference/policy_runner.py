@@ -22,7 +22,7 @@ from minefleet.policies.policy import twin
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet_actor.inference.forward import Forward, ForwardOptions
 from minefleet_actor.inference.policy_copy import PolicyCopy
-from minefleet_actor.inference.policy_step import Mask, PolicyEvaluation, PolicyStep, Slots, joined
+from minefleet_actor.inference.policy_outputs import Mask, PolicyEvaluation, PolicyStep, Slots, joined
 from minefleet_actor.inference.weight_memory_format import lay_out
 
 

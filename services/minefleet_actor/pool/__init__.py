@@ -3,7 +3,7 @@
 from minefleet_actor.pool.env_pool import EnvPool
 from minefleet_actor.pool.hosted_pool import HostedPool
 from minefleet_actor.pool.inline import InlinePool
-from minefleet_actor.pool.pool_interface import EnvGaveUpError, EnvStartError, EpisodeEnd, Failure, Kind, Ready, Slots
+from minefleet_actor.pool.pool_results import EnvGaveUpError, EnvStartError, EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.pool.slot_table import Pool
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minefleet_actor.pool.pool_interface import EnvGaveUpError, Slots
+from minefleet_actor.pool.pool_results import EnvGaveUpError, Slots
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import signal
 import socket
 from enum import IntEnum
 
-from minefleet_actor.pool.pool_interface import Failure
+from minefleet_actor.pool.pool_results import Failure
 from minefleet_actor.pool.reaper_process import ReaperProcess
 from minefleet_env import boot, process_tree
 from minefleet_env.packets import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from minefleet_actor.pool.pool_interface import Failure
+from minefleet_actor.pool.pool_results import Failure
 
 logger = logging.getLogger(__name__)
 

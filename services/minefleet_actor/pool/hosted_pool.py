@@ -30,7 +30,7 @@ from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.v1 import worlds_service_pb2
 from minefleet_actor.pool.failure_log import FailureLog
 from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox, WorldOutcome
-from minefleet_actor.pool.pool_interface import Failure, Ready
+from minefleet_actor.pool.pool_results import Failure, Ready
 from minefleet_actor.pool.process_supervisor import timeouts_s
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import slot_arrays

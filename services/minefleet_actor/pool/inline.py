@@ -10,12 +10,12 @@ import numpy as np
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet_actor.pool.pool_interface import EnvStartError, Ready
+from minefleet_actor.pool.pool_results import EnvStartError, Ready
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import slot_arrays
-from minefleet_env.batch_host import make_host
 from minefleet_env.env_host import EnvHost
 from minefleet_env.packets import Command
+from minefleet_env.vector_env_host import make_host
 
 
 class InlinePool(Pool):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
 from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
-from minefleet_actor.pool.pool_interface import Failure
+from minefleet_actor.pool.pool_results import Failure
 from minefleet_actor.pool.reaper_process import ReaperProcess
 from minefleet_env.packets import FOR_MEMORY, Command, Reply, Setup
 

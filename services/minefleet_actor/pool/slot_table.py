@@ -18,7 +18,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.circuit_breaker import Breaker
-from minefleet_actor.pool.pool_interface import Ready, Slots
+from minefleet_actor.pool.pool_results import Ready, Slots
 from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.slot_arrays import private
 

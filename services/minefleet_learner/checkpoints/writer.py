@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minefleet.config import TrainConfig
 from minefleet.runs.checkpoint import Checkpoint, write
-from minefleet.runs.retention import prune
+from minefleet.runs.checkpoint_retention import prune
 
 
 class CheckpointWriter:

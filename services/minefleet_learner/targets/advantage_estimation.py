@@ -13,7 +13,7 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.core.tree import Tree
 from minefleet.policies import Policy
-from minefleet_learner.algorithms.advantages import chain, chain_vtrace
+from minefleet_learner.algorithms.fragment_chain_advantages import chain, chain_vtrace
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.sequence_windows import sequences

@@ -32,7 +32,7 @@ from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, RanksError
 from minefleet_learner.targets.advantage_estimation import Estimates, estimate
 from minefleet_learner.targets.epoch_data import Prepared, Preparer
 from minefleet_learner.targets.forward_passes import acted_on, has_memory
-from minefleet_learner.targets.reference_state import build_carrier
+from minefleet_learner.targets.reference_recurrent_states import build_carrier
 from minefleet_learner.targets.training_statistics import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss

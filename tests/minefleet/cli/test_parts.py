@@ -16,7 +16,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import append
-from minefleet.monitoring.steering import PAUSE
+from minefleet.monitoring.learner_requests import PAUSE
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.run_directories import fresh_directory

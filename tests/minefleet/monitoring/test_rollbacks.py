@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from tests.minefleet.monitoring.test_journal import make_run
-from tests.minefleet.runs.test_retention import save
+from tests.minefleet.runs.test_checkpoint_retention import save
 from tests.object_stores import object_store
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import append, read_whole_journal, record_start
+from minefleet.monitoring.learner_requests import answers_in, ask
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback, settle_rollbacks, undone_versions
-from minefleet.monitoring.steering import answers_in, ask
 from minefleet.runs.checkpoint import newest, read_state
 from minefleet.runs.run import Run
 from minefleet.runs.snapshot_store import SnapshotStore

@@ -25,8 +25,8 @@ from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.weights_version import VersionInfo
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.exported_version import export
-from minefleet.runs.retention import prune
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet.runs.trained_policy import read_trained
 from minefleet_env.errors import EnvError

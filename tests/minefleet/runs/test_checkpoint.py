@@ -8,7 +8,7 @@ import pytest
 
 from minefleet.core.errors import ConfigError, FencedError
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read, read_policy, read_state, write
-from minefleet.runs.retention import hold, prune
+from minefleet.runs.checkpoint_retention import hold, prune
 
 
 def make(iteration: int = 0, run_id: str = "a", reference: bool = True, epoch: int = 1) -> Checkpoint:

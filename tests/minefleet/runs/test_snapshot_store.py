@@ -20,7 +20,7 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.core.schema import Schema
 from minefleet.runs.checkpoint import newest, read, write
-from minefleet.runs.retention import prune
+from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.run import Run
 from minefleet.runs.snapshot_store import SnapshotStore
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.minefleet_learner.random_steps import NAMES, SHARE, STEPS, Fragmented, Steps, fragmented, random_steps
 from torch import Tensor
 
-from minefleet_learner.algorithms.advantages import chain_vtrace
+from minefleet_learner.algorithms.fragment_chain_advantages import chain_vtrace
 from minefleet_learner.algorithms.gae import generalized_advantages
 from minefleet_learner.algorithms.vtrace import VTrace, vtrace
 

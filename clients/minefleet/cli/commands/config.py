@@ -14,7 +14,7 @@ from minefleet.config import FleetConfig
 from minefleet.config.key_docs import KeyDoc, key_docs
 from minefleet.config.keys import unknown_key
 from minefleet.config.load import COMMAND_LINE, Settings, layers_of, read_settings
-from minefleet.config.other_names import OUR_KEYS
+from minefleet.config.other_library_keys import OUR_KEYS
 from minefleet.config.shards import spread
 from minefleet.core.repro_command import reproducible
 from minefleet.launch.env_policy_check import check_env_and_policy

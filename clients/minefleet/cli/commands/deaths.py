@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from minefleet.cli.output.units import from_here, size
-from minefleet.monitoring.death_groups import Death, cause_of, read_deaths
+from minefleet.monitoring.env_death_groups import Death, cause_of, read_deaths
 from minefleet.runs.run import read_run
 from minefleet.runs.run_directories import newest_run
 

@@ -16,7 +16,7 @@ from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import DeadlineError, UnavailableError
 from minefleet.core.files import disk_bytes
 from minefleet.launch.run_checks import stored_run
-from minefleet.monitoring.stores import parameters_place
+from minefleet.monitoring.store_locations import parameters_place
 from minefleet.rpc.credentials import OPERATOR, read_credentials
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import entries_of

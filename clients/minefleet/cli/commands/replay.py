@@ -11,7 +11,7 @@ from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
 from minefleet.core.files import disk_bytes
 from minefleet.launch.run_checks import stored_run
-from minefleet.monitoring.stores import StoreLocation, places
+from minefleet.monitoring.store_locations import StoreLocation, places
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run, read_run

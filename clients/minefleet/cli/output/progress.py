@@ -17,8 +17,8 @@ from minefleet.cli.output.units import duration, from_here
 from minefleet.config import FleetConfig
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.learner_requests import WAYS_ON, config_to_come, pause_reason
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.monitoring.steering import WAYS_ON, config_to_come, pause_reason
 from minefleet.runs.run import JOURNAL_FILE, Run
 
 LINE_INTERVAL_S = 5.0

@@ -12,8 +12,8 @@ from minefleet.launch.prepare import RESULT_FILE
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import read_rows
+from minefleet.monitoring.learner_requests import config_to_come, pause_reason
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.monitoring.steering import config_to_come, pause_reason
 from minefleet.runs.checkpoint import newest
 from minefleet.runs.run import Run
 

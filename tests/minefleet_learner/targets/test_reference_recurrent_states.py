@@ -14,7 +14,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.reference_state import CARRIED_BYTES, ReferenceStateCache
+from minefleet_learner.targets.reference_recurrent_states import CARRIED_BYTES, ReferenceStateCache
 from minefleet_learner.training.schedules import rates
 
 Make = Callable[..., Fragment]

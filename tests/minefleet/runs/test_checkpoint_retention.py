@@ -10,7 +10,7 @@ import pytest
 
 from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint import BEST, Checkpoint, CheckpointState, newest, read_state, write
-from minefleet.runs.retention import MAX_SET_ASIDE, PREVIOUS, choose, go_back, numbered
+from minefleet.runs.checkpoint_retention import MAX_SET_ASIDE, PREVIOUS, choose, go_back, numbered
 
 BESTS = {20, 50}
 CHANGES = ("mkdir", "rename", "replace", "symlink_to", "unlink")

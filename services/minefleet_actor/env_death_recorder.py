@@ -27,7 +27,14 @@ from minefleet.core.files import appearing, disk_bytes
 from minefleet.core.readable_text import last_lines, readable
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten
-from minefleet.monitoring.death_groups import ACTIONS_FILE, DEATH_FILE, DEATHS_DIRECTORY, Death, group_of, read_deaths
+from minefleet.monitoring.env_death_groups import (
+    ACTIONS_FILE,
+    DEATH_FILE,
+    DEATHS_DIRECTORY,
+    Death,
+    group_of,
+    read_deaths,
+)
 from minefleet.runs.run import Run
 from minefleet_actor.pool import Failure, Pool
 from minefleet_actor.video.picture import Frame, pixel_path, to_rgb

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minefleet_learner.algorithms.advantages import chain, contiguous
+from minefleet_learner.algorithms.fragment_chain_advantages import chain, contiguous
 from minefleet_learner.algorithms.gae import generalized_advantages
 
 NAMES = ("reward", "value", "next_value", "terminated", "truncated")

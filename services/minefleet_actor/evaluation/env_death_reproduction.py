@@ -8,8 +8,8 @@ import numpy as np
 
 from minefleet.core.errors import ConfigError
 from minefleet.core.tree import unflatten
-from minefleet.monitoring.death_groups import ACTIONS_FILE, Death, group_of, read_death
-from minefleet_actor.death_recorder import RESET_FAILED, obs_digest
+from minefleet.monitoring.env_death_groups import ACTIONS_FILE, Death, group_of, read_death
+from minefleet_actor.env_death_recorder import RESET_FAILED, obs_digest
 from minefleet_actor.pool import Failure, Pool
 
 SLOT, WAIT_S = np.zeros(1, np.intp), 60.0

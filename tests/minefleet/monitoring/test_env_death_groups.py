@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.monitoring.death_groups import cause_of, group_of, read_deaths
+from minefleet.monitoring.env_death_groups import cause_of, group_of, read_deaths
 from minefleet_env.packets import FOR_MEMORY
 
 
