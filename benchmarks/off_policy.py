@@ -27,7 +27,7 @@ from harness.playing import Player, schema_of_env, steps_of
 from harness.report import aligned, line
 from minefleet.config import FleetConfig
 from minefleet.config.load import load
-from minefleet.core.files import write_whole
+from minefleet.core.atomic_files import write_whole
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet_actor.inference.policy_runner import PolicyRunner

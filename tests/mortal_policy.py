@@ -27,7 +27,7 @@ from minefleet_learner import live_config, loop, pause
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
-from minefleet_learner.publish import Publisher
+from minefleet_learner.iteration_commit import Publisher
 from minefleet_learner.training.updater import Updater
 
 WITNESS = "witness.jsonl"

@@ -13,7 +13,7 @@ from tests.proxy import Proxy
 from tests.role_process import free_address
 from tests.slow_stages import DELAYS
 
-from minefleet.core.files import write_whole
+from minefleet.core.atomic_files import write_whole
 
 pytestmark = pytest.mark.fleet
 

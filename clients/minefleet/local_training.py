@@ -15,8 +15,8 @@ from minefleet.cli.config_arguments import required
 from minefleet.cli.output.summary import Outcome
 from minefleet.config.load import Settings, plain_settings, read_settings
 from minefleet.core.errors import ConfigError, GaveUpError
+from minefleet.core.function_references import reference_of
 from minefleet.core.subprocess_call import Start
-from minefleet.core.user_code import reference_of
 from minefleet.launch.fork_server import ForkServer
 from minefleet.monitoring.run_results import RunResults
 from minefleet.runs.run import Run

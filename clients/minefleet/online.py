@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 from minefleet.config import FleetConfig
 from minefleet.config.load import from_settings
 from minefleet.config.yaml_text import as_yaml
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError, FleetError, GaveUpError
-from minefleet.core.files import write_whole
-from minefleet.core.user_code import reference_of
+from minefleet.core.function_references import reference_of
 from minefleet.launch import rollout_roles
 from minefleet.launch.prepare import RESULT_FILE, join, prepare, prepare_resumed
 from minefleet.launch.role_supervisor import LEARNER_ONLY, supervisor

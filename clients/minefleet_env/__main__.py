@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from minefleet_env import process_tree
 from minefleet_env.env_probe import CLOSE_S, reply
 from minefleet_env.packets import MAX_FRAME_BYTES, Setup, unpack_setup
-from minefleet_env.slot_arrays import attach
+from minefleet_env.shared_slot_arrays import attach
 from minefleet_env.vector_env_host import make_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn
 
-    from minefleet_env.env_host import EnvHost
+    from minefleet_env.hosted_envs import EnvHost
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
 """Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""

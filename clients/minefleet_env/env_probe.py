@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minefleet_env import slot_arrays
+from minefleet_env import shared_slot_arrays
 from minefleet_env.env_batch import BatchRow, EnvBatch
-from minefleet_env.env_host import HostedEnv, rendered
 from minefleet_env.errors import EnvError, RefusedError, in_one_line
+from minefleet_env.hosted_envs import HostedEnv, rendered
 from minefleet_env.make_env import make, make_batch
 from minefleet_env.packets import Command
 from minefleet_env.space_conversion import schema_of
@@ -72,7 +72,7 @@ def describe(config: Mapping[str, Any], seed: int, *, films: bool, hosted: bool,
 def _schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
     try:
         schema = schema_of(env)
-        arrays = slot_arrays.private(schema, 1)
+        arrays = shared_slot_arrays.private(schema, 1)
         arrays.seed[0] = seed
         arrays.task[0] = next(iter(config["tasks"]), "").encode()
         hosted = HostedEnv(config, schema, arrays, 0)
@@ -87,7 +87,7 @@ def _schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 def _batch_schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
     schema = schema_of(BatchRow(EnvBatch(env), 0))
-    arrays = slot_arrays.private(schema, env.num_envs)
+    arrays = shared_slot_arrays.private(schema, env.num_envs)
     arrays.seed[:] = seed + np.arange(env.num_envs)
     host = BatchHost(config, schema, arrays, range(env.num_envs))
     host.adopt(env)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minefleet_env.env_batch import DISABLED, NEXT_STEP, BatchRow, EnvBatch
-from minefleet_env.env_host import EnvHost, failure_of
 from minefleet_env.errors import EnvError
+from minefleet_env.hosted_envs import EnvHost, failure_of
 from minefleet_env.make_env import make_batch, takes_seed
 from minefleet_env.packets import Command, Failure, Kind, Reply
 from minefleet_env.space_conversion import schema_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from minefleet_env.slot_arrays import Arrays
+    from minefleet_env.shared_slot_arrays import Arrays
 
 SEEDED_BY_ROW = ("SyncVectorEnv", "AsyncVectorEnv")
 """Vector environments whose `reset` takes a seed for each row; others take one for all."""

@@ -36,7 +36,7 @@ from minefleet_actor.replay_io.connect import connect
 from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
-from minefleet_actor.rollout.reward_scaling import shaping
+from minefleet_actor.rollout.reward_scale_clip import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup

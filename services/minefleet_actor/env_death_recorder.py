@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from minefleet.core.atomic_files import appearing, disk_bytes
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import appearing, disk_bytes
-from minefleet.core.readable_text import last_lines, readable
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten
+from minefleet.core.utf8_text import last_lines, readable
 from minefleet.monitoring.env_death_groups import (
     ACTIONS_FILE,
     DEATH_FILE,

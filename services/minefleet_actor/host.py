@@ -33,8 +33,8 @@ from minefleet_actor.metrics.remote_host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
 from minefleet_actor.remote_host_stream import ActorStream
 from minefleet_runtime.addresses import is_loopback
+from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import StateCollector
-from minefleet_runtime.probes import probing
 from minefleet_runtime.process_setup import set_up_logging, stop_on_signal, switch_threads_often
 from minefleet_runtime.role_context import StatusTracker
 

@@ -202,7 +202,7 @@ class BaseTrainer(ABC):
         Returns:
             What `result.json` says of the end; {} where a stop came while the other roles were away.
         """
-        from minefleet_learner.publish import RESULT_FILE
+        from minefleet_learner.iteration_commit import RESULT_FILE
         from minefleet_runtime.role_context import RoleContext
 
         context = context or RoleContext(run=self.run, role=status_service_pb2.ROLE_LEARNER, name="learner")

@@ -29,11 +29,11 @@ from minefleet_learner.data.sharded_replay import ShardPart, Shards
 from minefleet_learner.diagnostics.nonfinite_dumps import BadStepDumps
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, join, own_device
+from minefleet_learner.iteration_commit import LearnerServices
 from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.loop import Learner
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_learner.publish import LearnerServices
 from minefleet_learner.rank_coordination import LeadingShards
 from minefleet_learner.rank_worker import FollowingShards, RankWorker
 from minefleet_learner.targets.amp import compute_dtype

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.diagnostics.parity import ParityProbe
 from minefleet_learner.distributed.ranks import Ranks
-from minefleet_learner.publish import LearnerServices
+from minefleet_learner.iteration_commit import LearnerServices
 from minefleet_learner.training.updater import Updater
 
 

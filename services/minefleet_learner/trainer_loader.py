@@ -11,7 +11,7 @@ from functools import partial
 
 from minefleet.config import TrainConfig
 from minefleet.config.fleet import OUR_TRAINER
-from minefleet.core import user_code
+from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
 from minefleet.launch.rollout_handle import RolloutManager
 from minefleet.runs.run import Run
@@ -27,7 +27,7 @@ def find(name: str) -> type[BaseTrainer]:
     if name == OUR_TRAINER:
         return PPOTrainer
     try:
-        found = user_code.load(name)
+        found = function_references.load(name)
     except ConfigError as error:
         raise ConfigError(f"trainer_name={name}: {error}") from error
     if not isinstance(found, type) or not issubclass(found, BaseTrainer):

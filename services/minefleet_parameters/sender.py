@@ -17,7 +17,7 @@ from minefleet.rpc.channel import bundled
 from minefleet.rpc.weights.tensor_piece_codec import encode
 from minefleet.v1 import weights_pb2
 from minefleet_parameters.store import ParameterStore
-from minefleet_parameters.tensors import Span, spans
+from minefleet_parameters.tensor_files import Span, spans
 
 RECENT_MESSAGES = 16
 MAX_CONCURRENT_SENDS = 8

@@ -35,6 +35,7 @@ import numpy as np
 from google.protobuf import json_format
 from numpy.typing import NDArray
 
+from minefleet.core.atomic_files import remove_partial_files, write_whole
 from minefleet.core.errors import (
     ConfigError,
     CorruptError,
@@ -44,12 +45,11 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet.core.files import remove_partial_files, write_whole
 from minefleet.rpc.weights.manifest import check_architecture, check_manifest, info_of
 from minefleet.rpc.weights.missing_tensors import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
+from minefleet_parameters.tensor_files import Span, TensorFiles, Whole, spans
 from minefleet_parameters.upload import WeightsUpload
 from minefleet_parameters.version_records import (
     DISK_FULL_RETRY_S,

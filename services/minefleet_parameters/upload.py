@@ -10,13 +10,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from minefleet.core.atomic_files import sync
 from minefleet.core.errors import RejectedError, UnavailableError
-from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
+from minefleet_parameters.tensor_files import Checksums, Whole, header_of, to_data
 from minefleet_parameters.version_records import DISK_FULL_RETRY_S
 from minefleet_runtime.disk_full import overloaded_when_full
 

@@ -19,12 +19,12 @@ from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics, refusal
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
-from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.lease_table import Ending
 from minefleet_replay.state.limits import Limits
+from minefleet_replay.state.stream_pace import StreamState
 
 HANDLERS = 32
 """Threads that serve calls. A waiting Lease and an upload in flight hold one each."""

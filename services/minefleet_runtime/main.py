@@ -11,10 +11,10 @@ import prometheus_client
 
 from minefleet.config import EndpointConfig
 from minefleet.core.errors import EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, RolledBackError
+from minefleet.core.function_references import user_line
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.role_index import HELP, label_of, number_of, read_index
 from minefleet.core.subprocess_call import exit_at_once
-from minefleet.core.user_code import user_line
 from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word
 from minefleet.rpc.retrier import StoppedError
@@ -22,8 +22,8 @@ from minefleet.runs.run import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.addresses import findable
 from minefleet_runtime.cpu_time import own_stats
+from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
-from minefleet_runtime.probes import probing
 from minefleet_runtime.process_setup import keep_freed_memory, set_up_logging, stop_on_signal
 from minefleet_runtime.role_context import RoleContext, StatusTracker, section_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from minefleet.core.files import write_whole
+from minefleet.core.atomic_files import write_whole
 from minefleet.rpc.credentials import NOTHING, Credentials
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2

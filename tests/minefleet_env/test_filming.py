@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from minefleet.config import EnvConfig
-from minefleet_env import slot_arrays
-from minefleet_env.env_host import EnvHost
+from minefleet_env import shared_slot_arrays
 from minefleet_env.env_probe import describe
 from minefleet_env.errors import RefusedError
+from minefleet_env.hosted_envs import EnvHost
 from minefleet_env.packets import Command, Kind
 from minefleet_env.space_conversion import schema_of
 
@@ -44,9 +44,9 @@ class Painter(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture
-def hosted() -> Iterator[tuple[EnvHost, slot_arrays.Arrays]]:
+def hosted() -> Iterator[tuple[EnvHost, shared_slot_arrays.Arrays]]:
     schema = schema_of(Painter())
-    arrays = slot_arrays.private(schema, 2, (4, 6, 3))
+    arrays = shared_slot_arrays.private(schema, 2, (4, 6, 3))
     config = asdict(EnvConfig(generator=f"{Painter.__module__}:Painter"))
     host = EnvHost(config, schema, arrays, range(2))
     assert not host.make().failures
@@ -55,7 +55,7 @@ def hosted() -> Iterator[tuple[EnvHost, slot_arrays.Arrays]]:
 
 
 def test_a_slot_shows_a_frame_of_every_reset_and_step_while_it_is_filmed(
-    hosted: tuple[EnvHost, slot_arrays.Arrays],
+    hosted: tuple[EnvHost, shared_slot_arrays.Arrays],
 ) -> None:
     host, arrays = hosted
     arrays.film[1] = True
@@ -70,7 +70,7 @@ def test_a_slot_shows_a_frame_of_every_reset_and_step_while_it_is_filmed(
 
 
 def test_a_frame_that_cannot_be_had_costs_the_picture_and_not_the_episode(
-    hosted: tuple[EnvHost, slot_arrays.Arrays],
+    hosted: tuple[EnvHost, shared_slot_arrays.Arrays],
 ) -> None:
     host, arrays = hosted
     arrays.film[0] = True
@@ -84,7 +84,7 @@ def test_a_frame_that_cannot_be_had_costs_the_picture_and_not_the_episode(
 
 def test_environment_with_pixels_is_filmed_by_them_and_renders_nothing(caplog: pytest.LogCaptureFixture) -> None:
     schema = schema_of(Painter())
-    arrays = slot_arrays.private(schema, 1)
+    arrays = shared_slot_arrays.private(schema, 1)
     host = EnvHost(asdict(EnvConfig(generator=f"{Painter.__module__}:Painter")), schema, arrays, range(1))
     assert not host.make().failures
     arrays.film[0] = True

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import flatten
-from minefleet_env import slot_arrays
+from minefleet_env import shared_slot_arrays
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.space_conversion import reader, schema_of, writer
 
@@ -44,7 +44,7 @@ def schema(obs: gymnasium.Space[Any], action: gymnasium.Space[Any] | None = None
 def rows_of(space: gymnasium.Space[Any], side: str = "obs") -> dict[str, Any]:
     """The rows of one environment for values of this space."""
     plain = schema(space).to_dict() if side == "obs" else schema(spaces.Discrete(2), space).to_dict()
-    return {path: array[0, ...] for path, array in getattr(slot_arrays.private(plain, 1), side).items()}
+    return {path: array[0, ...] for path, array in getattr(shared_slot_arrays.private(plain, 1), side).items()}
 
 
 def written(space: gymnasium.Space[Any], value: Any) -> dict[str, Any]:

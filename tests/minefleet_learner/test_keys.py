@@ -25,7 +25,7 @@ from minefleet_learner.data.burn_in import burned_in, burned_steps
 from minefleet_learner.data.sequence_windows import cut, windows
 from minefleet_learner.targets.advantage_estimation import recompute
 from minefleet_learner.targets.forward_passes import evaluate_pieces
-from minefleet_learner.targets.sequence_states import states_before
+from minefleet_learner.targets.sequence_start_states import states_before
 from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

@@ -38,10 +38,10 @@ from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
 from minefleet_replay.service import ReplayServicer
 from minefleet_replay.state.actor_counts import NO_COUNTS, ActorCounts
-from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of
+from minefleet_replay.state.stream_pace import StreamState
 from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serving
 

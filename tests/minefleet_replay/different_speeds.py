@@ -30,8 +30,8 @@ from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRoute
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
-from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.deduplication import ChunkName
+from minefleet_replay.state.stream_pace import StreamState
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(2,), dtype="float32"),

@@ -13,8 +13,8 @@ import threading
 from typing import Any
 
 from minefleet.core.errors import ConfigError, UnavailableError
+from minefleet.core.function_references import load
 from minefleet.core.tree import tree_map
-from minefleet.core.user_code import load
 from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role

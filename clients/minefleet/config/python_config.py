@@ -30,7 +30,7 @@ def read_module(path: Path, start: Start = start_fresh) -> dict[str, Any]:
 
 def answer(path: Path) -> dict[str, Any]:
     """Returns what the child process finds in the module."""
-    from minefleet.core.user_code import load_file
+    from minefleet.core.function_references import load_file
 
     module = load_file(path)
     settings = getattr(module, SETTINGS, {})

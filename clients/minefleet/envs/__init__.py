@@ -38,7 +38,7 @@ def make(config: "EnvConfig", render_mode: str | None = None) -> Any:
     """
     from dataclasses import asdict
 
-    from minefleet.core.user_code import refusing
+    from minefleet.core.function_references import refusing
     from minefleet_env import make_env
 
     with refusing():
@@ -51,8 +51,8 @@ def schema_of(env: Any) -> "Schema":
     Raises:
         ConfigError: If a space, or a key of a Dict, has no counterpart in a schema; names the leaf.
     """
+    from minefleet.core.function_references import refusing
     from minefleet.core.schema import Schema
-    from minefleet.core.user_code import refusing
     from minefleet_env import space_conversion
 
     with refusing():

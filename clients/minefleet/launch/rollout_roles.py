@@ -12,8 +12,8 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
-from minefleet.core.files import write_whole
 from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.role_supervisor import WITHOUT_LEARNER, supervisor

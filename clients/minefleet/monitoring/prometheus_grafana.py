@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from minefleet.core.files import write_whole
+from minefleet.core.atomic_files import write_whole
 from minefleet.monitoring.scrape_targets import TARGETS_FILE
 
 MONITOR_DIRECTORY = "monitor"

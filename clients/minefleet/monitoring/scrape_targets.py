@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from minefleet.core.files import write_whole
+from minefleet.core.atomic_files import write_whole
 from minefleet.monitoring.status import read_cards
 from minefleet.rpc.enum_names import role_word
 from minefleet.v1 import status_service_pb2

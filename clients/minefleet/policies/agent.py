@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from minefleet.core import user_code
+from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet.policies.factory import build
@@ -102,7 +102,7 @@ def load(path: Path | str, env: Any = None, *, seed: int = 0) -> Agent:
     # The spaces are needed as they are: the schema does not tell a Tuple from a Dict, nor at what a Discrete starts.
     spaces = _make_env(run) if env is None else env
     try:
-        with user_code.refusing():
+        with function_references.refusing():
             found = schema_of(spaces)
         if found != run.schema.to_dict():
             raise ConfigError(
@@ -121,5 +121,5 @@ def load(path: Path | str, env: Any = None, *, seed: int = 0) -> Agent:
 def _make_env(run: Run, render_mode: str | None = None) -> Any:
     if run.config.env.python:
         raise ConfigError(f"env.python={run.config.env.python} plays this environment, and not this interpreter")
-    with user_code.refusing():
+    with function_references.refusing():
         return make(asdict(run.config.env), render_mode)

@@ -6,7 +6,7 @@ from functools import partial
 
 from minefleet.config import PolicyConfig
 from minefleet.config.paths import there
-from minefleet.core import user_code
+from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.policies import frozen_encoder_outputs
@@ -50,7 +50,7 @@ def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | No
 def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]) -> Policy:
     reference = config.generator
     import_stubs.serve(partial(_load_vpt_policy, path_map))
-    generator = user_code.load(reference)
+    generator = function_references.load(reference)
     arguments = dict.fromkeys(_schema_arguments(generator), schema) | config.kwargs
     try:
         inspect.signature(generator).bind(**arguments)

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import write_whole
 from minefleet.rpc.credentials import CA_FILE, CERTIFICATE_FILE, DOMAIN, KEY_FILE, ROLES, KeyPair, role_among
 
 CA_KEY_FILE = "ca.key"

@@ -34,8 +34,8 @@ from typing import Any
 import xxhash
 from numpy.typing import NDArray
 
+from minefleet.core.atomic_files import sync, write_durably
 from minefleet.core.errors import ConfigError, FencedError
-from minefleet.core.files import sync, write_durably
 from minefleet.core.safetensors_writer import row_of, write_tensors
 
 LATEST = "latest"

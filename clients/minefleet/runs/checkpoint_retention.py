@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from minefleet.core.atomic_files import sync
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import sync
 from minefleet.runs.checkpoint import (
     BEST,
     LATEST,

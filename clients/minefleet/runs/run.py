@@ -33,8 +33,8 @@ from omegaconf import OmegaConf
 from minefleet.config import EndpointConfig, FleetConfig
 from minefleet.config.live_settings import with_settings
 from minefleet.config.load import from_data, read
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import write_whole
 from minefleet.core.schema import Schema
 from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.runs.checkpoint import STATE_FILE

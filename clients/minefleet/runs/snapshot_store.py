@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 import xxhash
 
+from minefleet.core.atomic_files import appearing, write_durably
 from minefleet.core.errors import ConfigError, FencedError, UnavailableError
-from minefleet.core.files import appearing, write_durably
 from minefleet.runs.checkpoint import BEST, LATEST, read_state
 from minefleet.runs.checkpoint_retention import hold, numbered
 from minefleet.runs.run import JOURNAL_FILE, Run

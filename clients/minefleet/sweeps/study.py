@@ -23,8 +23,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from minefleet.config.yaml_text import as_yaml
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import write_whole
 from minefleet.monitoring.jsonl_tail import whole_bytes
 from minefleet.sweeps.spec import Range, SweepSpec, read_spec
 

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from minefleet.core.errors import ContractError, FleetError, NotFoundError, RejectedError
-from minefleet.core.readable_text import last_lines, readable
+from minefleet.core.utf8_text import last_lines, readable
 from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs

@@ -55,7 +55,7 @@ from minefleet_actor.pool.process_supervisor import (
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_actor.pool.start_limiter import StartLimiter
-from minefleet_env import boot, slot_arrays
+from minefleet_env import boot, shared_slot_arrays
 from minefleet_env.packets import Command, Setup
 
 KILL_SHARE = 1.25
@@ -89,8 +89,8 @@ class EnvPool(Pool):
 
     def start(self) -> None:
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
-        self._memory = slot_arrays.create(self._schema, self.num_slots, self._frame_shape)
-        self._book.arrays = slot_arrays.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
+        self._memory = shared_slot_arrays.create(self._schema, self.num_slots, self._frame_shape)
+        self._book.arrays = shared_slot_arrays.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
         self._supervisor.open(self._setups(), self._book.arrays.began_s)
         for index in range(len(self._supervisor.processes)):
             self._begin(index)
@@ -262,7 +262,7 @@ class EnvPool(Pool):
 
     def _release_memory(self) -> None:
         """Drops the references to the arrays; another holder keeps one alive."""
-        self._book.arrays = slot_arrays.private(self._schema, 0)
+        self._book.arrays = shared_slot_arrays.private(self._schema, 0)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1

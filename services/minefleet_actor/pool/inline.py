@@ -12,8 +12,8 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet_actor.pool.pool_results import EnvStartError, Ready
 from minefleet_actor.pool.slot_table import Pool
-from minefleet_env import slot_arrays
-from minefleet_env.env_host import EnvHost
+from minefleet_env import shared_slot_arrays
+from minefleet_env.hosted_envs import EnvHost
 from minefleet_env.packets import Command
 from minefleet_env.vector_env_host import make_host
 
@@ -31,7 +31,7 @@ class InlinePool(Pool):
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
-        self._book.arrays = slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
+        self._book.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
         self._book.renew(self._slots)
         arrays, discount = self._book.arrays, self._discount
         self._host = make_host(asdict(self._env_config), self._schema, arrays, self._slots, discount)

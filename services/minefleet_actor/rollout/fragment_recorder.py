@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
-from minefleet_actor.rollout.reward_scaling import Shape, unchanged
+from minefleet_actor.rollout.reward_scale_clip import Shape, unchanged
 
 Slots = NDArray[np.intp]
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ import numpy as np
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
-from minefleet.core.files import sync
+from minefleet.core.atomic_files import sync
 from minefleet.v1 import episode_pb2
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.mp4 import Mp4

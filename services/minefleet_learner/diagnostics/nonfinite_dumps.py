@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minefleet.core.atomic_files import appearing, disk_bytes, write_durably
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import appearing, disk_bytes, write_durably
 from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read, write

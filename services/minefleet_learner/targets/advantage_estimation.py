@@ -27,7 +27,7 @@ from minefleet_learner.targets.forward_passes import (
     rows_of_a_pass,
     select_seen,
 )
-from minefleet_learner.targets.sequence_states import StartCollector
+from minefleet_learner.targets.sequence_start_states import StartCollector
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

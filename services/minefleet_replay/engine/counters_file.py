@@ -10,8 +10,8 @@ from pathlib import Path
 
 import xxhash
 
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import CorruptError
-from minefleet.core.files import write_whole
 from minefleet_replay.state.ledger import Ledger
 from minefleet_replay.storage.rocksdb_store import Store, StoreBatch
 from minefleet_replay.storage.row_codec import LEDGER, UNEXPLAINED, number_key

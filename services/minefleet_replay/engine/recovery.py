@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from minefleet.core.atomic_files import sync
 from minefleet.core.errors import ConfigError, ContractError, CorruptError
-from minefleet.core.files import sync
 from minefleet_replay.engine.counters_file import begin_from, read_counters
 from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.metrics import ReplayMetrics

@@ -26,13 +26,13 @@ from minefleet_replay.engine.lease import LeasePath, LeaseRequest
 from minefleet_replay.engine.stored_fragments import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.actor_counts import ActorCounts
-from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.lease_table import Ending
 from minefleet_replay.state.rate_limiter import RetryAfter
 from minefleet_replay.state.step_usage import TaskSteps
+from minefleet_replay.state.stream_pace import StreamState
 from minefleet_replay.storage.identity import ShardIdentity, write_identity
 from minefleet_replay.storage.rocksdb_store import Family, StorageError
 from minefleet_replay.storage.row_codec import number_key, number_of

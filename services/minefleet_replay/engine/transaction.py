@@ -12,7 +12,6 @@ from itertools import islice
 from minefleet.core.errors import OverloadedError, RejectedError
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.metrics import ReplayMetrics
-from minefleet_replay.state.actor_streams import Streams
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
@@ -23,6 +22,7 @@ from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.state.step_usage import PLAYED, TRAINED, StepCounter
+from minefleet_replay.state.stream_pace import Streams
 from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb_store import Family, Store, StoreBatch

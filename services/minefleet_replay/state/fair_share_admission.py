@@ -18,8 +18,8 @@ this, divided by `balance_limit`; what others lack then, they are let off.
 from collections import Counter, deque
 from statistics import median
 
-from minefleet_replay.state.actor_streams import Streams
 from minefleet_replay.state.limits import Limits
+from minefleet_replay.state.stream_pace import Streams
 
 LAPSE_S = 10.0
 MAX_GROUPS = 10_000

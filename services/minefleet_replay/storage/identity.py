@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ContractError, CorruptError
-from minefleet.core.files import write_whole
 from minefleet_runtime.disk_full import overloaded_when_full
 
 FILE = "identity.json"

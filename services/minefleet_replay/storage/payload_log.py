@@ -16,8 +16,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from minefleet.core.atomic_files import sync
 from minefleet.core.errors import CorruptError
-from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.rocksdb_store import StorageError

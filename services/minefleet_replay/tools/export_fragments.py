@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minefleet.core.atomic_files import appearing
 from minefleet.core.errors import NotFoundError
-from minefleet.core.files import appearing
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import flatten, join
 from minefleet.monitoring.store_locations import StoreLocation

@@ -57,7 +57,7 @@ def test_notebook_functions_that_call_each_other_are_found() -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from minefleet.core.user_code import load, reference_of
+from minefleet.core.function_references import load, reference_of
 
 def make():
     from beside_the_notebook import VALUE

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
 from minefleet.config import FleetConfig
+from minefleet.core.atomic_files import appearing, disk_bytes
 from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import ConfigError, CorruptError
-from minefleet.core.files import appearing, disk_bytes
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.weights_version import VersionInfo

@@ -221,10 +221,10 @@ env = make("MineRLHumanSurvival-v0", observables=["life_stats", "use_item"])
 obs, _ = env.reset()
 mission = env._env.unwrapped.task.to_xml()
 env.close()
-from minefleet_env import slot_arrays
+from minefleet_env import shared_slot_arrays
 from minefleet_env.space_conversion import schema_of, writer
 schema = schema_of(env)
-rows = {path: array[0, ...] for path, array in slot_arrays.private(schema, 1).obs.items()}
+rows = {path: array[0, ...] for path, array in shared_slot_arrays.private(schema, 1).obs.items()}
 writer(env.observation_space, schema["obs"], rows)(obs)
 sent = [word in mission for word in ("FullInventory", "FullStats", "EquippedItem")]
 print(json.dumps([sorted(obs), sent, float(rows["life_stats/food"])]))

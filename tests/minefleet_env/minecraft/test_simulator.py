@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minefleet_env import slot_arrays
+from minefleet_env import shared_slot_arrays
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
 from minefleet_env.minecraft import minestudio_jar
@@ -133,7 +133,7 @@ def test_simulator_shows_what_it_or_a_callback_declares() -> None:
     }
     obs, _ = env.reset()
     assert (obs["segment"], obs["task"]) == ({"obj_id": -1}, "none")
-    rows = {path: array[0, ...] for path, array in slot_arrays.private(schema, 1).obs.items()}
+    rows = {path: array[0, ...] for path, array in shared_slot_arrays.private(schema, 1).obs.items()}
     write = writer(env.observation_space, schema["obs"], rows)
     write(obs)
     assert rows["segment/obj_id"] == -1

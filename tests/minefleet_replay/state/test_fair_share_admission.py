@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from minefleet_replay.state.actor_streams import Streams, StreamState
 from minefleet_replay.state.fair_share_admission import LAPSE_S, Balance
 from minefleet_replay.state.limits import Limits
+from minefleet_replay.state.stream_pace import Streams, StreamState
 
 CHUNK = 10
 TICK_S = 0.01

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from minefleet_replay.engine.append import Grant
-from minefleet_replay.state.actor_streams import FASTER_RATIO, RETRY_STREAM_S
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import (
@@ -20,6 +19,7 @@ from minefleet_replay.state.lease_forecast import (
     needed_s,
 )
 from minefleet_replay.state.step_usage import RECENT
+from minefleet_replay.state.stream_pace import FASTER_RATIO, RETRY_STREAM_S
 
 CLOSING = ForecastRow(
     use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0

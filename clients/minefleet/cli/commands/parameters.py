@@ -13,8 +13,8 @@ from rich.console import Console
 
 from minefleet.cli.output.parameters_reports import RENDER
 from minefleet.cli.start_tool import Report, start_tool
+from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, UnavailableError
-from minefleet.core.files import disk_bytes
 from minefleet.launch.run_checks import stored_run
 from minefleet.monitoring.store_locations import parameters_place
 from minefleet.rpc.credentials import OPERATOR, read_credentials

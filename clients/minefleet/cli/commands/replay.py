@@ -8,8 +8,8 @@ from rich.console import Console
 
 from minefleet.cli.output.replay_reports import BUCKETS, RENDER
 from minefleet.cli.start_tool import Report, start_tool
+from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
-from minefleet.core.files import disk_bytes
 from minefleet.launch.run_checks import stored_run
 from minefleet.monitoring.store_locations import StoreLocation, places
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minefleet.core.atomic_files import appearing, write_durably
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import appearing, write_durably
 from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.policies.vpt.architecture import VPTArchitecture, from_kwargs
 from minefleet.policies.vpt.pickle_limits import TooLargeError, check_unfolding

@@ -12,9 +12,9 @@ import numpy as np
 import xxhash
 
 from minefleet.core import safetensors_writer
+from minefleet.core.atomic_files import sync
 from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import CorruptError
-from minefleet.core.files import sync
 from minefleet.core.safetensors_writer import LENGTH_BYTES, TensorRow, word_of
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_bfloat16

@@ -13,8 +13,8 @@ from tests.role_process import wait_for
 
 from minefleet.core.errors import ConfigError
 from minefleet.v1 import status_service_pb2
+from minefleet_runtime.http_endpoint import MAX_CONNECTIONS, probing
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
-from minefleet_runtime.probes import MAX_CONNECTIONS, probing
 from minefleet_runtime.role_context import RoleContext
 
 TIMEOUT_S = 30.0

@@ -20,7 +20,7 @@ from minefleet_env.wrappers.masks import MASK, allow_nothing, masks_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from minefleet_env.slot_arrays import Arrays
+    from minefleet_env.shared_slot_arrays import Arrays
 
 logger = logging.getLogger(__name__)
 

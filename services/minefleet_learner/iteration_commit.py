@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from minefleet.config.rollout import CANARY_VERSIONS
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ContractError, FencedError, GaveUpError, NotFoundError
-from minefleet.core.files import write_whole
 from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.rollbacks import undone_versions
@@ -43,7 +43,7 @@ from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, make_row
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
-from minefleet_learner.metrics.task_shares import StepShares
+from minefleet_learner.metrics.task_starvation import StepShares
 from minefleet_learner.pause import Pause
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.train_state import TrainState, checkpoint_of

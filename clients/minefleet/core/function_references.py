@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
-from minefleet.core.files import write_whole
 from minefleet.core.notebook_cells import CELLS, source_of
 from minefleet_env import import_path
 from minefleet_env.errors import RefusedError

@@ -33,7 +33,7 @@ from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox, WorldOutcom
 from minefleet_actor.pool.pool_results import Failure, Ready
 from minefleet_actor.pool.process_supervisor import timeouts_s
 from minefleet_actor.pool.slot_table import Pool
-from minefleet_env import slot_arrays
+from minefleet_env import shared_slot_arrays
 from minefleet_env.packets import Command, EpisodeEnd, Reply
 
 RETRY_S = 5.0
@@ -56,7 +56,7 @@ class HostedPool(Pool):
 
     def start(self) -> None:
         """Returns at once: hosts may come at any time."""
-        self._book.arrays = slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
+        self._book.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
 
     def join(self, hello: worlds_service_pb2.Hello, cancel: Callable[[], object]) -> HostLink:
         """Gives a host slots. May be called from any thread.
@@ -140,7 +140,7 @@ class HostedPool(Pool):
         for link in set(self._links):
             link.end()
         self._links = []
-        self._book.arrays = slot_arrays.private(self._schema, 0)
+        self._book.arrays = shared_slot_arrays.private(self._schema, 0)
 
     def _take(self, arrived: Arrived | None) -> bool:
         """Does what an arrival calls for; says whether it was a `wake`."""

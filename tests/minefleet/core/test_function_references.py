@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.core.errors import ConfigError
-from minefleet.core.user_code import load, reference_of
+from minefleet.core.function_references import load, reference_of
 from minefleet.rpc.codec import encode
 
 
@@ -43,7 +43,7 @@ def test_load_of_a_file_prefers_the_package_beside_it_to_an_installed_one(tmp_pa
     (tmp_path / "lz4").mkdir()
     (tmp_path / "lz4" / "__init__.py").touch()
     (tmp_path / "fork.py").write_text("def place():\n    import lz4\n    return lz4.__file__\n")
-    code = f"from minefleet.core.user_code import load; print(load('{tmp_path}/fork.py:place')())"
+    code = f"from minefleet.core.function_references import load; print(load('{tmp_path}/fork.py:place')())"
     assert run_in(Path("/"), code) == f"{tmp_path}/lz4/__init__.py"
 
 
@@ -53,7 +53,7 @@ def test_load_of_a_file_gives_it_a_name_that_a_spawned_child_can_import(tmp_path
         "def make():\n    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
         "        return pool.apply(double, (21,))\n"
     )
-    code = f"from minefleet.core.user_code import load; print(load('{tmp_path}/spawner.py:make')())"
+    code = f"from minefleet.core.function_references import load; print(load('{tmp_path}/spawner.py:make')())"
     assert run_in(Path("/"), code) == "42"
 
 
@@ -67,12 +67,14 @@ def test_load_of_two_files_of_one_name_imports_both(tmp_path: Path) -> None:
 def test_load_of_a_module_finds_it_in_the_current_folder_after_all_others(tmp_path: Path) -> None:
     (tmp_path / "colorsys.py").write_text("raise RuntimeError('it shadows the library')\n")
     (tmp_path / "just_here.py").write_text("import colorsys\n\ndef make():\n    return 5\n")
-    assert run_in(tmp_path, "from minefleet.core.user_code import load; print(load('just_here:make')())") == "5"
+    assert (
+        run_in(tmp_path, "from minefleet.core.function_references import load; print(load('just_here:make')())") == "5"
+    )
 
 
 def test_a_function_is_named_by_its_file_and_found_again(tmp_path: Path) -> None:
     (tmp_path / "mine_too.py").write_text("def make():\n    return 8\n")
-    code = "import mine_too; from minefleet.core.user_code import reference_of; print(reference_of(mine_too.make))"
+    code = "import mine_too, minefleet.core.function_references as f; print(f.reference_of(mine_too.make))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"{tmp_path}/mine_too.py:make"
     assert load(done.stdout.strip())() == 8
@@ -83,7 +85,7 @@ def test_a_function_of_a_package_is_named_by_its_module() -> None:
 
 
 def test_a_function_of_the_program_itself_is_found_by_its_file(tmp_path: Path) -> None:
-    text = "from minefleet.core.user_code import reference_of\n\ndef make():\n    pass\n\nprint(reference_of(make))\n"
+    text = "import minefleet.core.function_references as f\n\ndef make():\n    pass\n\nprint(f.reference_of(make))\n"
     (tmp_path / "program.py").write_text(text)
     done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"{tmp_path}/program.py:make"
@@ -99,6 +101,6 @@ def test_user_code_that_no_other_process_can_import_is_refused() -> None:
 
 
 def test_reference_of_a_function_that_lies_in_no_file_is_refused() -> None:
-    text = "from minefleet.core.user_code import reference_of\ndef make():\n    pass\nreference_of(make)\n"
+    text = "from minefleet.core.function_references import reference_of\ndef make():\n    pass\nreference_of(make)\n"
     done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, check=False)
     assert "make was typed in and lies in no file" in done.stderr

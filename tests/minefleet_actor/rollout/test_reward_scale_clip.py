@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from minefleet.config import WrappersConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet_actor.rollout.fragment_recorder import Recorder
-from minefleet_actor.rollout.reward_scaling import shaping
+from minefleet_actor.rollout.reward_scale_clip import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 
 SCHEMA = Schema(

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tests.minefleet_actor.faulty_env import Act
 from tests.minefleet_actor.hosted import PlayedElsewhere, ServedPool, Words, start_host, words
 from tests.minefleet_actor.test_pool_faults import config_of, kinds, results
-from tests.minefleet_runtime.test_probes import get
+from tests.minefleet_runtime.test_http_endpoint import get
 from tests.proxy import Proxy
 from tests.role_process import TIMEOUT_S, free_address, wait_for
 
