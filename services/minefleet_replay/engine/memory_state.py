@@ -86,19 +86,24 @@ class ReplayState:
         return [chunk for chunk in self.index.unleased() if self.is_abandoned(chunk)]
 
 
-def read_state(store: Store, limits: Limits) -> ReplayState:
+def read_state(store: Store, limits: Limits, now: float = 0.0) -> ReplayState:
     """Rebuilds the memory from the store.
+
+    Args:
+        store: The store.
+        limits: Those of the run; the store knows live changes of them.
+        now: When the chunks count as begun, by replay's clock.
 
     Raises:
         CorruptError: If rows contradict each other.
     """
     try:
-        return _read_state(store, limits)
+        return _read_state(store, limits, now)
     except (KeyError, ValueError, StructError) as error:
         raise CorruptError(f"the store's rows contradict each other: {error!r}") from error
 
 
-def _read_state(store: Store, limits: Limits) -> ReplayState:
+def _read_state(store: Store, limits: Limits, now: float) -> ReplayState:
     run_state_row, ledger_row = store.get("system", RUN_STATE), store.get("system", LEDGER)
     run_state = RunState.from_row(run_state_row) if run_state_row else RunState()
     limits = replace(limits, **run_state.live)
@@ -106,7 +111,7 @@ def _read_state(store: Store, limits: Limits) -> ReplayState:
     last_episode = store.last_key("episodes")
     return ReplayState(
         limits=limits,
-        index=_read_index(store, limits, leases),
+        index=_read_index(store, limits, leases, now),
         names=ChunkNames({key.decode(): read_names(row) for key, row in store.scan("names")}, limits.streams_kept),
         leases=leases,
         progress=_read_progress(store),
@@ -117,11 +122,11 @@ def _read_state(store: Store, limits: Limits) -> ReplayState:
     )
 
 
-def _read_index(store: Store, limits: Limits, leases: LeaseTable) -> Index:
+def _read_index(store: Store, limits: Limits, leases: LeaseTable, now: float) -> Index:
     index = Index(max_reuse=limits.max_reuse)
     uses = {number_of(key): read_uses(row) for key, row in store.scan("uses")}
     leased = Counter(chunk_id for lease in leases.open.values() for chunk_id, _ in lease.chunks)
-    index.load(_fragments(store), uses, leased)
+    index.load(_fragments(store), uses, leased, now)
     return index
 
 

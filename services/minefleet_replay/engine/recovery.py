@@ -120,7 +120,7 @@ def _open(
     try:
         if identity is None and store.get("system", LEDGER) is None:
             begin_from(counters, store)
-        state = read_state(store, limits)
+        state = read_state(store, limits, clock())
         state.next_episode = max(state.next_episode, counters.next_episode)
         known = identity or identity_of(limits)
         check(directory, known, state)
@@ -193,7 +193,6 @@ def begin_pacing(state: ReplayState, now: float) -> RateLimiter:
     pacing = RateLimiter(
         capacity_steps=limits.capacity_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced
     )
-    state.index.set_began_at(now)
     for chunk in state.index:
         if not chunk.whole:
             pacing.begin(chunk.name, max(0, limits.chunk_steps - chunk.steps), now)

@@ -60,7 +60,11 @@ class Index:
         return self._by_name.get(name)
 
     def load(
-        self, fragments: Iterable[tuple[ChunkName, FragmentEntry]], uses: Mapping[int, int], leases: Mapping[int, int]
+        self,
+        fragments: Iterable[tuple[ChunkName, FragmentEntry]],
+        uses: Mapping[int, int],
+        leases: Mapping[int, int],
+        began_at: float = 0.0,
     ) -> None:
         """Fills an empty index.
 
@@ -68,9 +72,10 @@ class Index:
             fragments: With the names of their chunks, by append number.
             uses: Acked uses by chunk id, where there are any.
             leases: Open leases by chunk id, where there are any.
+            began_at: When all were begun, since nobody knows better.
         """
         for name, fragment in fragments:
-            self._place(name, fragment, 0.0)
+            self._place(name, fragment, began_at)
         for chunk_id in uses:
             self._chunks[chunk_id].uses = uses[chunk_id]
         for chunk_id in leases:
@@ -90,12 +95,6 @@ class Index:
                 ready.setdefault(chunk.charge, []).append(chunk.age)
         self._ready = SortedDict({charge: SortedList(ages) for charge, ages in ready.items()})
         self._ready_steps = sum(self._chunks[chunk_id].steps for ages in ready.values() for *_, chunk_id in ages)
-
-    def set_began_at(self, began_at: float) -> None:
-        """Dates all chunks alike, where nobody knows better."""
-        for chunk in self:
-            chunk.began_at = began_at
-        self.limit_reuse(self._max_reuse)
 
     def add(self, name: ChunkName, fragment: FragmentEntry, began_at: float = 0.0) -> Chunk:
         """Adds a fragment to its chunk, which was begun at that time if it is new."""

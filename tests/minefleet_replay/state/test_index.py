@@ -36,14 +36,17 @@ def choose(index: Index, count: int, order: Order = "oldest", oldest_version: in
 
 def test_of_chunks_of_one_version_the_first_to_begin_is_chosen_first() -> None:
     index = Index(max_reuse=2)
-    for number, (version, began_at) in enumerate([(2, 3.0), (2, 1.0), (1, 9.0), (2, 1.0), (2, 0.5)]):
+    begun = [(2, 3.0), (2, 1.0), (1, 9.0), (2, 1.0), (2, 0.5)]
+    for number, (version, began_at) in enumerate(begun):
         index.add(ChunkName("s", number), fragment(number, number, version), began_at)
     assert choose(index, 5) == [2, 4, 1, 3, 0]
     index.charge(index[4], leases=1)
     assert choose(index, 4) == [2, 4, 1, 3]
     assert set(choose(index, 4, "least_used")) == {0, 1, 2, 3}
-    index.set_began_at(7.0)
-    assert choose(index, 5) == [2, 0, 1, 3, 4]
+    loaded = Index(max_reuse=2)
+    rows = [(ChunkName("s", number), fragment(number, number, version)) for number, (version, _) in enumerate(begun)]
+    loaded.load(rows, {}, {}, 7.0)
+    assert choose(loaded, 5) == [2, 0, 1, 3, 4]
 
 
 def test_a_chunk_is_whole_when_all_its_fragments_are_there_in_whatever_order_they_came() -> None:
