@@ -1,6 +1,6 @@
 """The outputs of a policy for a batch of slots: as it computes them, and as the loop records them.
 
-Shape legend: S = slots, n = slots in a batch.
+Shape legend: n = slots in a batch.
 """
 
 from collections.abc import Mapping, Sequence

@@ -140,7 +140,7 @@ class AppendPath:
             return limits.chunk_steps
         # A stream that has hardly time may make it more often than not, and is judged by that.
         least_s, wanted_s = limits.least_steps * step_s, needed_s(limits.least_steps, step_s)
-        has_hardly_time = wanted_s > closing.longest_s and self._transactions.shares.is_starved(stream)
+        has_hardly_time = wanted_s > closing.longest_s and self._transactions.shares.loses_most(stream)
         if least_s > closing.longest_s or has_hardly_time:
             return limits.least_steps if streams.may_try(stream, wanted_s, now) else 0
         streams.fast_enough(stream)

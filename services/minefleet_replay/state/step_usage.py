@@ -120,7 +120,7 @@ class StepCounter:
         """The streams among these that are known."""
         return [TaskSteps(one, self._streams[one], 0) for one in streams if one in self._streams]
 
-    def is_starved(self, stream: str) -> bool:
+    def loses_most(self, stream: str) -> bool:
         """Whether most of the stream's last fragments became too stale."""
         recent = self._recent.get(stream, ())
         return len(recent) == RECENT and sum(recent) < STARVED_SHARE * RECENT

@@ -25,9 +25,9 @@ def test_steps_are_counted_by_task_and_stream() -> None:
     assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
 
 
-def test_step_usage_of_the_last_four_settled_fragments_says_whether_a_stream_is_starved() -> None:
+def test_step_usage_of_the_last_four_settled_fragments_says_whether_a_stream_loses_most() -> None:
     shares = StepCounter()
-    for number, (what, is_starved) in enumerate(
+    for number, (what, loses_most) in enumerate(
         [
             ("stale", False),
             ("stale", False),
@@ -42,8 +42,8 @@ def test_step_usage_of_the_last_four_settled_fragments_says_whether_a_stream_is_
     ):
         shares.count("s", [fragment("a", 8)], "played")
         shares.count("s", [fragment("a", 8)], what)
-        assert shares.is_starved("s") == is_starved, number
-    assert not shares.is_starved("unknown")
+        assert shares.loses_most("s") == loses_most, number
+    assert not shares.loses_most("unknown")
 
 
 def test_step_counter_of_streams_returns_the_known_ones_in_the_order_asked_for() -> None:
