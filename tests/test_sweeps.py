@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.conftest import COMMAND
+from tests.conftest import COMMAND, Fleet
 
 pytestmark = pytest.mark.fleet
 
@@ -49,22 +49,10 @@ def result(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return dict(json.loads(out))
 
 
-def wait_for_steps(process: "subprocess.Popen[str]", metrics: Path, env_steps: int) -> None:
-    while True:
-        lines = metrics.read_text().splitlines() if metrics.exists() else []
-        if len(lines) > 1 and json.loads(lines[-2])["env_steps"] >= env_steps:
-            return
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        raise AssertionError(process.communicate()[1])
-
-
 def test_sweep_that_is_killed_goes_on_with_the_trial_that_was_under_way(tmp_path: Path) -> None:
     process = start(tmp_path, KILLED)
     metrics = tmp_path / "trials" / "trial-0001" / "metrics.jsonl"
-    wait_for_steps(process, metrics, 2000)
+    Fleet(process, metrics.parent).wait_for_env_steps(2000)
     below = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -72,7 +60,7 @@ def test_sweep_that_is_killed_goes_on_with_the_trial_that_was_under_way(tmp_path
     assert not [child for child in below if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
     process = start(tmp_path, KILLED)
-    wait_for_steps(process, metrics, 4000)
+    Fleet(process, metrics.parent).wait_for_env_steps(4000)
     process.send_signal(signal.SIGINT)
     errors = process.communicate()[1]
     assert process.returncode == 130
@@ -89,7 +77,7 @@ def test_sweep_that_is_killed_goes_on_with_the_trial_that_was_under_way(tmp_path
 
 def test_sweep_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     process = start(tmp_path, KILLED.replace("trials: 3", "trials: 1"), "nohup")
-    wait_for_steps(process, tmp_path / "trials" / "trial-0000" / "metrics.jsonl", 1000)
+    Fleet(process, tmp_path / "trials" / "trial-0000").wait_for_env_steps(1000)
     for one in psutil.Process(process.pid).children(recursive=True):  # As a terminal that is closed does.
         one.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGHUP)
@@ -98,7 +86,7 @@ def test_sweep_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 
 def test_sweep_asked_twice_to_stop_ends_with_all_processes_of_its_trial(tmp_path: Path) -> None:
     process = start(tmp_path, KILLED)
-    wait_for_steps(process, tmp_path / "trials" / "trial-0000" / "metrics.jsonl", 1000)
+    Fleet(process, tmp_path / "trials" / "trial-0000").wait_for_env_steps(1000)
     family = psutil.Process(process.pid).children(recursive=True)
     next(one for one in family if "minefleet_learner" in one.cmdline()).suspend()  # So that the run cannot stop.
     process.send_signal(signal.SIGINT)
