@@ -48,7 +48,7 @@ MAX_FRAMES, MAX_FRAME_BYTES = 8, 2**26
 MAX_BYTES = 2**28
 """Of the deaths that an actor keeps."""
 MAX_WAITING = 8
-"""Deaths that may wait for the disk; further ones are only counted."""
+"""Deaths that may wait for the disk; further ones are counted by the last that waits."""
 LOG, LOG_BYTES = Path("/proc/self/fd/2"), 4096
 RESET_FAILED = -1
 """In the place of a first observation's digest."""
@@ -161,6 +161,7 @@ class DeathRecorder:
         """Writes a death, and forgets others. A disk that takes none is complained of once: training matters more."""
         place = self._directory / f"{self._actor}-{datetime.fromtimestamp(death['time_s']):%m%d-%H%M%S.%f}"
         try:
+            death["count"], _ = self._seen[death["group"]]  # With those since that found no room.
             death["log"] = last_lines(LOG, LOG_BYTES).splitlines() if LOG.is_file() else []
             with appearing(place) as aside:
                 np.savez_compressed(aside / ACTIONS_FILE, **arrays)
