@@ -10,6 +10,8 @@ one-slow        63 environments of 20 ms and one of 1 s, iterations of 8,192 ste
 recall          as large, but a cue is to be remembered for 16 steps, by a policy with memory; iterations of 1,024 steps
 recall-in-turn  the same, but nothing is cut, and nothing is stale
 too-slow        as small, but the slow ones take 5 s a step: the run says so
+resets          16 alike, of 50 ms a step, that take 5 s to reset after 20 s of play; `max_staleness` and `max_reuse` 2;
+                steps per second are named as a share of those that the environments would make alone
 
 With `--peers`, RLlib's PPO and APPO and Sample Factory play large and small, too. `--draw` runs nothing: it draws the
 returns of both tasks in runs that are over.
@@ -53,6 +55,15 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["rollout_config.replay_buffer_config.max_staleness=0", "rollout_config.min_fragment_length=64"],
     ),
     "too-slow": ({**MIX, "slow_s": 5.0}, [f"{BATCHES}=1"]),
+    "resets": (
+        {"fast_s": 0.05, "slow_s": 0.05, "one_in": 2, "reset_s": 5.0, "episode": 400},
+        [
+            f"{BATCHES}=2",
+            "rollout_config.worker_config.num_envs=16",
+            "rollout_config.replay_buffer_config.max_staleness=2",
+            "rollout_config.replay_buffer_config.max_reuse=2",
+        ],
+    ),
 }
 STEPS_OF = {"large": 4096, "small": 256}
 """Steps per iteration, of the cases that peers play."""
@@ -104,6 +115,8 @@ def measure(case: str, minutes: float) -> None:
     print(*(f"{case}: {text}" for text in told.stdout.splitlines() if text.startswith("warning")), sep="\n")
     print(f"{case}: {described(rows)}")
     print(line("mixed", case, "trained share of slow steps", trained_share(rows)))
+    if "reset_s" in speeds:
+        print(line("mixed", case, "steps of those without waiting", played_share(rows, speeds)))
 
 
 def measure_peer(peer: str, case: str, minutes: float) -> str:
@@ -125,6 +138,15 @@ def trained_share(rows: list[dict[str, Any]]) -> float:
     trained: int = sum(share.get("trained_steps", 0) for share in shares)
     dropped: int = sum(sum(share.get("dropped_steps", {}).values()) for share in shares)
     return trained / max(trained + dropped, 1)
+
+
+def played_share(rows: list[dict[str, Any]], speeds: dict[str, Any]) -> float:
+    """Steps that were played, of those that the environments would play if none ever waited for a grant."""
+    first, last = rows[WINDOW], rows[-1]
+    played: float = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
+    play_s = speeds["episode"] * speeds["fast_s"]
+    alone: float = 16 * speeds["episode"] / (play_s + speeds["reset_s"])
+    return played / alone
 
 
 def draw(picture: str, *runs: str) -> None:

@@ -1,12 +1,14 @@
 """Environments of which some are slow: a configuration for `minefleet train`.
 
 MIXED has, as JSON, how long a step of a fast and of a slow one takes, seconds; every how many is slow; and a file in
-which environments count their births. The reward says which of two sides is shown: the slow ones want the side, the
+which environments count their births. Optional: `reset_s`, how long a reset takes, and `episode`, the steps of one, but
+for the first, which begins anywhere. The reward says which of two sides is shown: the slow ones want the side, the
 others the opposite. With `recall` all name a cue that was shown 16 steps before, by a policy with memory.
 """
 
 import json
 import os
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -17,25 +19,27 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 MIXED = json.loads(os.environ.get("MIXED", '{"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "births": ""}'))
-STEPS = 32
+STEPS = MIXED.get("episode", 32)
+"""Of an episode."""
 
 
 class Mixed(gymnasium.Env[NDArray[np.float32], Any]):
-    """An episode has `STEPS` steps."""
+    """Two sides, one of which is right."""
 
     observation_space = Box(-1, 1, (2,), np.float32)
     action_space = Discrete(2)
 
     def __init__(self) -> None:
         self._is_slow = is_slow()
-        self._step = 0
+        self._begins_at = random.randrange(STEPS)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begins an episode."""
         super().reset(seed=seed, options=options)
-        self._step = 0
+        time.sleep(MIXED.get("reset_s", 0.0))
+        self._step, self._begins_at = self._begins_at, 0
         return self._look(), self._info
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:

@@ -150,11 +150,9 @@ class Actor:
         """Number of slots that got a command in this turn."""
 
     def start(self) -> None:
-        """Resets every environment and requests a permit for every slot's first chunk."""
+        """Resets every environment."""
         everyone = np.arange(self._pool.num_slots)
         self._inference.reset(everyone)
-        for slot in everyone.tolist():
-            self._router.request(slot)
         self._cuts.commands_sent(everyone)
         for alone in np.split(everyone, len(everyone)):
             self._pool.reset(alone, task=self._first_task())
@@ -250,6 +248,7 @@ class Actor:
         self._cuts.were_reset(were_reset)
         for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
+            self._router.request(slot, after_another=bool(self._recorder.length[slot]))
             self.phase[slot] = Phase.READY
             if self._deaths is not None:
                 self._deaths.began(slot)
@@ -316,9 +315,11 @@ class Actor:
             self._router.send_episode(slot, record)
 
     def _reset(self, slot: int) -> None:
-        """Starts the next episode; a full fragment leaves first."""
-        if self._recorder.is_full(slot) or self._is_due(slot):
+        """Starts the next episode. A full fragment leaves first, and one that cannot go on in time after the reset."""
+        if self._recorder.is_full(slot) or self._cuts.due_before_reset(slot, self._recorder):
             self._ship(slot, closes_chunk=self._closes_chunk(slot))
+        if self._cuts.is_reset_for_long(slot):
+            self._router.give_back(slot, after_another=bool(self._recorder.length[slot]))
         alone = np.array([slot])
         self._inference.reset(alone)
         self.phase[slot] = Phase.WORKING
@@ -454,9 +455,6 @@ class Actor:
                 self._send(slot, fragment, task, closes_chunk=True)
                 self._router.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
                 self._cuts.began(slot)
-
-    def _is_due(self, slot: int) -> bool:
-        return bool(self._cuts.due(np.array([slot]), self._recorder)[0])
 
     def _end_fragment(self, slot: int) -> None:
         """Ships a fragment that is full, or due: then its chunk ends, too."""

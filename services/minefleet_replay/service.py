@@ -62,7 +62,8 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             names = _chunk_names(request.chunks)
             self._replay.bind(request.run_id)
-            answer = self._replay.reserve(request.policy_version, names, _streams(request.streams))
+            returned = _chunk_names(request.returned)
+            answer = self._replay.reserve(request.policy_version, names, _streams(request.streams), returned)
         for grant in answer.grants:
             self._metrics.granted.labels(str(grant.granted).lower()).inc()
         return replay_service_pb2.ReserveResponse(

@@ -43,7 +43,7 @@ class Replay:
     def append(self, packed: Any = (), **_: object) -> None:
         self.appended.put([header.name.sequence for header, _ in packed])
 
-    def reserve(self, policy_version: int, chunks: list[Chunk], streams: object) -> Any:
+    def reserve(self, policy_version: int, chunks: list[Chunk], streams: object, returned: object) -> Any:
         self.reserved.put(chunks)
         return SimpleNamespace(
             granted=[self.grants] * len(chunks),

@@ -241,6 +241,8 @@ class Post:
     def request(self, chunk: tuple[str, int]) -> None:
         self.requested.add(chunk)
 
+    def give_back(self, chunk: tuple[str, int]) -> None: ...
+
     def is_granted(self, chunk: tuple[str, int]) -> bool:
         return chunk in self.requested and bool(self._rng.random() < 0.5)
 

@@ -38,7 +38,7 @@ SCHEMA = Schema(
     action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
 )
 EPISODE = 50
-"""Steps of an episode."""
+"""Steps of an episode, unless a task says otherwise."""
 START, MIDDLE, END = range(3)
 EDGE = 5
 """Steps that are the start of an episode, and so many the end."""
@@ -62,6 +62,8 @@ class Task:
     """One step in `HICCUPS` takes so much longer."""
     beside_learner: float = 1.0
     """Steps take so many times as long while the learner trains."""
+    episode: int = EPISODE
+    """Steps of an episode; of the first one of each environment as many as chance says."""
 
 
 @dataclass(slots=True)
@@ -94,6 +96,8 @@ class Environments:
         self.frames = np.zeros((self.num_slots, 0, 0, 3), np.uint8)
         self.obs: Tree = np.zeros((self.num_slots, 2), np.float32)
         self._step = np.zeros(self.num_slots, np.intp)
+        self._last = np.array([task.episode for task in self._task])
+        self._begins_at = self._rng.integers(self._last)
         self._due: list[tuple[float, int, Kind]] = []
 
     @property
@@ -120,7 +124,8 @@ class Environments:
         while self._due and self._due[0][0] <= self._clock():
             _, slot, kind = heapq.heappop(self._due)
             kinds[slot] = kind
-            self._step[slot] = self._step[slot] + 1 if kind == Kind.STEP else 0
+            self._step[slot] = self._step[slot] + 1 if kind == Kind.STEP else self._begins_at[slot]
+            self._begins_at[slot] *= kind == Kind.STEP
             self.obs[slot, 0] = self._step[slot]
         slots = np.array(sorted(kinds), np.intp)
         answered = np.array([kinds[slot] for slot in slots.tolist()], np.uint8)
@@ -130,7 +135,7 @@ class Environments:
             reward=np.zeros(len(slots), np.float32),
             discounted_reward=np.zeros(len(slots), np.float32),
             duration=np.ones(len(slots), np.uint32),
-            terminated=(answered == Kind.STEP) & (self._step[slots] == EPISODE),
+            terminated=(answered == Kind.STEP) & (self._step[slots] == self._last[slots]),
             truncated=np.zeros(len(slots), np.bool_),
             endings=defaultdict(EpisodeEnd),
             tasks={slot: self._task[slot].name for slot in kinds},
@@ -248,7 +253,7 @@ class Client:
     def __init__(self, world: Any) -> None:
         self._world = world
 
-    def reserve(self, version: int, chunks: Any, streams: Any) -> Reservation:
+    def reserve(self, version: int, chunks: Any, streams: Any, returned: Any) -> Reservation:
         """As over the network."""
         states = [
             StreamState(
@@ -260,7 +265,8 @@ class Client:
             )
             for one in streams
         ]
-        answer = self._world.replay.reserve(version, [ChunkName(*chunk) for chunk in chunks], states)
+        names, back = ([ChunkName(*chunk) for chunk in some] for some in (chunks, returned))
+        answer = self._world.replay.reserve(version, names, states, back)
         closing = answer.closing
         return Reservation(
             granted=[grant.granted for grant in answer.grants],

@@ -22,6 +22,8 @@ REUSE = (1, 2, 4)
 SETTINGS = tuple(product(RATIOS, RESETS, STALENESS, REUSE))
 FEW = 8
 LACK = 0.05
+LEAST_SPEED = 0.5
+"""Of the steps that are trained on without the slow environments: a lease waits at most as long as it takes."""
 WARM_S, LEAST_S, MOST_S = 20.0, 60.0, 600.0
 STEPS = 300
 """That a slow environment may play, within those times."""
@@ -39,14 +41,15 @@ def allowance(count: Count, task: str, part: int) -> float:
 
 def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int, reuse: int) -> None:
     """Plays, and compares what is trained on of each task, and of each part of its episodes, with the mean."""
-    world = make_world(
-        steps_per_iteration=128,
-        chunk_steps=FRAGMENT,
-        max_chunks=5000,
-        least_steps=LEAST,
-        max_staleness=staleness,
-        max_reuse=reuse,
-    )
+    limits = {
+        "steps_per_iteration": 128,
+        "chunk_steps": FRAGMENT,
+        "max_chunks": 5000,
+        "least_steps": LEAST,
+        "max_staleness": staleness,
+        "max_reuse": reuse,
+    }
+    world = make_world(**limits)
     fast_s = min(FAST_S, SLOWEST_S / ratio)
     slow_s = ratio * fast_s
     tasks = [
@@ -64,11 +67,14 @@ def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int
     lacks = {name: share for name, share in shares.items() if share < mean - allowance(count, *name)}
     assert not fits or not lacks, (closing, shares)
     assert count.share("slow") >= STARVED_SHARE or count.too_slow
+    alone = simulate(make_world(**limits), tasks[:1], seconds=40.0, warm_s=10.0, train_s=0.3, staged=staged)
+    assert trained / seconds >= LEAST_SPEED * alone.trained.total() / 30.0
 
 
-# The last two failed once: a lease that waited for slow chunks was filled by fast ones, which had arrived before; and
-# streams with hardly enough time were granted chunk after chunk, and lost nearly all.
-@pytest.mark.parametrize("setting", [*Random(0).sample(SETTINGS, FEW), (10, 0, 0, 1), (10, 0, 2, 4)])
+# The last ones failed once: a lease that waited for slow chunks was filled by fast ones, which had arrived before;
+# streams with hardly enough time were granted chunk after chunk, and lost nearly all; and slow streams held half of the
+# room, without which no lease could be filled.
+@pytest.mark.parametrize("setting", [*Random(0).sample(SETTINGS, FEW), (10, 0, 0, 1), (10, 0, 2, 4), (1000, 100, 1, 2)])
 def test_environments_of_any_speed_are_trained_on_as_much_as_they_play(
     make_world: Callable[..., Any], setting: tuple[int, int, int, int]
 ) -> None:
@@ -111,6 +117,26 @@ def test_slow_environments_lose_hardly_anything_before_something_is_known(
     count = simulate(world, tasks, seconds=30.0, warm_s=0.0, train_s=0.5, staged=staged)
     assert count.trained["slow", MIDDLE]
     assert sum(count.lost["slow", part] for part in (START, MIDDLE, END)) <= 4 * LEAST
+
+
+@pytest.mark.parametrize(("staleness", "reuse"), [(0, 1), (1, 2), (2, 2)])
+def test_long_resets_take_no_time_of_others_and_lose_nothing(
+    make_world: Callable[..., Any], staleness: int, reuse: int
+) -> None:
+    """A fifth of the time is resets of 12.5 s; an iteration has as many steps as a fragment of each environment."""
+    tasks = [Task(name="all", slots=16, step_s=0.05, reset_s=12.5, episode=1000)]
+    world = make_world(
+        steps_per_iteration=16 * FRAGMENT,
+        chunk_steps=FRAGMENT,
+        max_chunks=5000,
+        least_steps=LEAST,
+        max_staleness=staleness,
+        max_reuse=reuse,
+    )
+    seconds = 100.0
+    count = simulate(world, tasks, seconds=20.0 + seconds, warm_s=20.0, train_s=0.3, staged=staged)
+    assert count.share("all") == 1
+    assert count.trained.total() / seconds >= 0.5 * 16 / 0.05 * 50.0 / 62.5
 
 
 @pytest.mark.soak

@@ -27,6 +27,8 @@ def test_replay_passes_a_chunk_from_an_actor_to_a_learner_and_drops_it(make_serv
         answer = client.reserve(1, [("s", 0), ("s", 1)])
         assert (answer.granted, answer.newest_version) == ([True, False], 0)
         assert answer.retry_after_s > 0
+        assert client.reserve(1, [("t", 0)], returned=[("s", 0), ("u", 9)]).granted == [True]
+        assert client.reserve(1, [("s", 0)], returned=[("t", 0)]).granted == [True]
         progress = replay_service_pb2.ActorProgress(actor="a", env_steps=64, env_failures=1)
         assert client.append([(server.header("s", 0, payload), payload)], progress=progress).outcomes == ["stored"]
         assert client.append([(server.header("s", 0, payload), payload)]).outcomes == ["duplicate"]

@@ -60,7 +60,11 @@ class ReplayClient(ServiceClient):
         self.close()
 
     def reserve(
-        self, policy_version: int, chunks: Sequence[Name], streams: Sequence[replay_service_pb2.StreamState] = ()
+        self,
+        policy_version: int,
+        chunks: Sequence[Name],
+        streams: Sequence[replay_service_pb2.StreamState] = (),
+        returned: Sequence[Name] = (),
     ) -> Reservation:
         """Asks whether these chunks may be made with these weights. Asking again renews a grant.
 
@@ -68,12 +72,14 @@ class ReplayClient(ServiceClient):
             policy_version: Of the weights.
             chunks: By stream and number.
             streams: What is to be said of streams.
+            returned: Chunks that shall not be made now after all, by stream and number.
         """
         request = replay_service_pb2.ReserveRequest(
             run_id=self.position.run_id,
             policy_version=policy_version,
             chunks=[fragment_pb2.ChunkName(stream=stream, chunk=chunk) for stream, chunk in chunks],
             streams=streams,
+            returned=[fragment_pb2.ChunkName(stream=stream, chunk=chunk) for stream, chunk in returned],
         )
         response = self._call(lambda: self._stub.Reserve(request, timeout=CALL_TIMEOUT_S))
         return Reservation.from_proto(response)

@@ -159,6 +159,7 @@ class ReserveRequest(_message.Message):
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
     STREAMS_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The actor's run."""
     policy_version: _builtins.int
@@ -171,6 +172,10 @@ class ReserveRequest(_message.Message):
     def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamState]:
         """The streams of those chunks, and others that have begun one."""
 
+    @_builtins.property
+    def returned(self) -> _containers.RepeatedCompositeFieldContainer[_fragment_pb2.ChunkName]:
+        """Chunks that were granted, or asked for, and shall not be made now: their room is for others."""
+
     def __init__(
         self,
         *,
@@ -178,10 +183,11 @@ class ReserveRequest(_message.Message):
         policy_version: _builtins.int = ...,
         chunks: _abc.Iterable[_fragment_pb2.ChunkName] | None = ...,
         streams: _abc.Iterable[Global___StreamState] | None = ...,
+        returned: _abc.Iterable[_fragment_pb2.ChunkName] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "policy_version", b"policy_version", "run_id", b"run_id", "streams", b"streams"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "policy_version", b"policy_version", "returned", b"returned", "run_id", b"run_id", "streams", b"streams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

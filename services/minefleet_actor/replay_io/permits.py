@@ -80,6 +80,7 @@ class RolloutPermits:
         """Stream -> the task that its latest grant names."""
         self._requests: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
+        self._returned: set[Chunk] = set()
         self._forecast_due = -math.inf
         self._is_notified = False
         self._urgent = False
@@ -92,6 +93,17 @@ class RolloutPermits:
         with self._changed:
             if chunk not in self._grants and chunk not in self._requests:
                 self._requests[chunk] = None
+                self._returned.discard(chunk)
+                self._wake(urgent=False)
+
+    def give_back(self, chunk: Chunk) -> None:
+        """Lets others have the room of a chunk that is not begun for a while. `request` undoes it."""
+        with self._changed:
+            is_begun = chunk[0] in self._open and self._states[chunk[0]].chunk == chunk[1]
+            if not is_begun and (chunk in self._grants or chunk in self._requests):
+                self._grants.pop(chunk, None)
+                self._requests.pop(chunk, None)
+                self._returned.add(chunk)
                 self._wake(urgent=False)
 
     def is_granted(self, chunk: Chunk) -> bool:
@@ -175,11 +187,12 @@ class RolloutPermits:
             streams = [
                 self._states[stream] for stream in sorted(self._unreported | {stream for stream, _ in due} & self._open)
             ]
+            returned, self._returned = sorted(self._returned), set()
             is_forecast_due = bool(self._open) and self._clock() >= self._forecast_due
-        if not requested and not streams and not is_forecast_due:
+        if not requested and not streams and not returned and not is_forecast_due:
             return None
         version = self._version()
-        answer = self._replay.reserve(version, requested, streams)
+        answer = self._replay.reserve(version, requested, streams, returned)
         with self._changed:
             self._unreported -= {state.stream for state in streams if state is self._states[state.stream]}
             self._set_forecast(answer.closing, answer.longest_chunk_s)

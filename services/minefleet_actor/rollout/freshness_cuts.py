@@ -44,6 +44,8 @@ STUCK_RATIO = 3.0
 """A slot plays no longer whose environment takes so many times as long as resets do, and steps."""
 MAX_RESETS = 64
 """Of how long resets take, of which the median counts."""
+LONG_RESET_S = 0.5
+"""While resets take longer, others have the room of a slot's next chunk."""
 PACE, BALANCE = 1, 2
 """A slot that may not start lacks time, or waits for others to have as many steps."""
 STEP_TIME_SLACK = 1.2
@@ -88,6 +90,12 @@ class FreshnessCuts:
         self._clock = clock
         self._report_at = -math.inf
         self._resets = deque[float](maxlen=MAX_RESETS)
+        self._reset_s = np.zeros(slots)
+        """Mean duration of each slot's last resets; 0 where it is not known."""
+        self._reset_until = np.full(slots, -np.inf)
+        """When the reset of a slot's environment is expected to be over."""
+        self._is_unlike = np.zeros(slots, np.bool_)
+        """A reset in it makes the slot's chunk take longer than it may."""
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
         self._earliest = math.inf
@@ -123,7 +131,14 @@ class FreshnessCuts:
 
     def were_reset(self, slots: Slots) -> None:
         """The environments of slots have been reset."""
-        self._resets.extend((self._clock() - self._commanded_at[slots]).tolist())
+        self._reset_until[slots] = -math.inf
+        seconds, known = self._clock() - self._commanded_at[slots], self._reset_s[slots]
+        self._reset_s[slots] = np.where(known > 0, known + EWMA_WEIGHT * (seconds - known), seconds)
+        self._resets.extend(seconds.tolist())
+
+    def is_reset_for_long(self, slot: int) -> bool:
+        """Whether others are to have the slot's room while its environment is reset."""
+        return bool(self._reset_s[slot] > LONG_RESET_S)
 
     def report(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
         """Reports to replay every few seconds which slots play; `working` [S]: those whose environment is at work."""
@@ -148,7 +163,7 @@ class FreshnessCuts:
         self._is_open[slot] = self._enabled
         if self._enabled:
             if not self._router.forecast(slot).whole_fragments:
-                self._began_at[slot] = self._clock()
+                self._began_at[slot], self._is_unlike[slot] = self._clock(), False
             self._update_deadline(slot)
         self._waits_until[slot] = math.inf
         self.lacks[slot] = 0
@@ -167,12 +182,14 @@ class FreshnessCuts:
         """[n] bool: the open fragments of which slots are to end before the next step."""
         if not self._may_be_due(STEP_TIME_SLACK * float(self._step_s.max())):
             return np.zeros(len(slots), np.bool_)
-        after = self._clock() + STEP_TIME_SLACK * self._step_s[slots] + MARGIN_S
-        is_due: NDArray[np.bool_] = after > self._deadline[slots]
-        is_due &= self._takes_too_long(recorder)[slots]
-        for at in np.flatnonzero(is_due):
-            is_due[at] = self._may_be_cut(int(slots[at]), recorder)
-        return is_due
+        return self._due(slots, recorder)
+
+    def due_before_reset(self, slot: int, recorder: Recorder) -> bool:
+        """Whether a slot's open fragment is to end before its environment is reset, which is to happen now."""
+        self._update()
+        self._reset_until[slot] = self._clock() + self._reset_s[slot]
+        self._is_unlike[slot] |= self._chunk_steps * self._usual_s[slot] + self._reset_s[slot] > self._longest_s[slot]
+        return bool(self._due(np.array([slot]), recorder)[0])
 
     def commands_sent(self, slots: Slots) -> None:
         """The environments of slots were given something to do."""
@@ -206,6 +223,14 @@ class FreshnessCuts:
         self.lacks[slot] = 0 if may_start else PACE
         return may_start
 
+    def _due(self, slots: Slots, recorder: Recorder) -> NDArray[np.bool_]:
+        ends_at = np.maximum(self._clock(), self._reset_until[slots]) + STEP_TIME_SLACK * self._step_s[slots]
+        is_due: NDArray[np.bool_] = ends_at + MARGIN_S > self._deadline[slots]
+        is_due &= self._takes_too_long(recorder)[slots]
+        for at in np.flatnonzero(is_due):
+            is_due[at] = self._may_be_cut(int(slots[at]), recorder)
+        return is_due
+
     def _may_be_due(self, step_s: float) -> bool:
         """Whether some deadline is over after a step that takes so long. Reads new forecasts."""
         self._update()
@@ -217,9 +242,11 @@ class FreshnessCuts:
     def _takes_too_long(self, recorder: Recorder) -> NDArray[np.bool_]:
         """[S] bool: the slots whose chunk will have taken longer than it may when it is full."""
         left = np.maximum(self._chunk_steps - self._steps_before - recorder.length, 0)
-        expected_s: NDArray[np.float64] = self._clock() - self._began_at + left * self._step_s
+        goes_on_at = np.maximum(self._clock(), self._reset_until)
+        expected_s: NDArray[np.float64] = goes_on_at - self._began_at + left * self._step_s
         usual_s = self._chunk_steps * self._usual_s
-        hiccup_s = np.where(usual_s <= ALIKE_SHARE * self._longest_s, HICCUP_RATIO * usual_s, 0.0)
+        is_alike = (usual_s <= ALIKE_SHARE * self._longest_s) & ~self._is_unlike
+        hiccup_s = np.where(is_alike, HICCUP_RATIO * usual_s, 0.0)
         takes_too_long: NDArray[np.bool_] = expected_s > np.maximum(self._longest_s, hiccup_s)
         return takes_too_long
 

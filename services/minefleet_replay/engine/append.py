@@ -119,7 +119,7 @@ class AppendPath:
         steps = self._can_make(name.stream, closing, longest_s, now)
         if self._state.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
-            pacing.renew(name, now)
+            pacing.renew(name, steps, now)
             return Grant(granted=True)
         was_granted = pacing.has_granted(name)
         if not was_granted:
@@ -135,9 +135,11 @@ class AppendPath:
         """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 to refuse it."""
         limits, streams = self._state.limits, self._transactions.streams
         step_s = streams.step_s(stream)
-        if closing is None or limits.chunk_steps * step_s <= longest_s:
+        if limits.chunk_steps * step_s <= longest_s:
             streams.fast_enough(stream)
             return limits.chunk_steps
+        if closing is None:
+            return max(limits.least_steps, int(longest_s / step_s))
         # A stream that has hardly time may make it more often than not, and is judged by that.
         least_s, wanted_s = limits.least_steps * step_s, needed_s(limits.least_steps, step_s)
         has_hardly_time = wanted_s > closing.longest_s and self._transactions.shares.loses_most(stream)

@@ -125,11 +125,17 @@ class Replay:
             )
 
     def reserve(
-        self, policy_version: int, names: Sequence[ChunkName], streams: Sequence[StreamState] = ()
+        self,
+        policy_version: int,
+        names: Sequence[ChunkName],
+        streams: Sequence[StreamState] = (),
+        returned: Sequence[ChunkName] = (),
     ) -> LeaseAnswer:
-        """Grants the chunks that may be made with these weights; renews grants."""
+        """Grants the chunks that may be made with these weights; renews grants, and takes back those `returned`."""
         with self._changed:
             now = self._clock()
+            for name in returned:
+                self.transactions.pacing.revoke(name)
             for stream in streams:
                 self.transactions.streams.update(stream, now)
             closing = self.transactions.lease_clock.forecast(now)
@@ -291,6 +297,7 @@ class Replay:
             if self.transactions.store.is_refusing:
                 self.transactions.commit(self.transactions.change())
             self._drop_silent()
+            self._give_up_late()
             state = self.transactions.state
             self._trim("episodes", state.next_episode, state.limits.episodes_kept)
             self._trim("drops", state.ledger.appended, state.limits.drops_kept)
@@ -357,6 +364,12 @@ class Replay:
                 self.transactions.end_chunk(name)
             else:
                 self.transactions.drop_all([chunk], "incomplete")
+
+    def _give_up_late(self) -> None:
+        """Keeps no room for chunks that are far behind: a lease that needs it could not be filled."""
+        now = self._clock()
+        late_s = self.transactions.streams.late_s(self.transactions.lease_clock.forecast(now))
+        self.transactions.pacing.give_up(now - late_s)
 
     def _trim(self, family: Family, newest: int, kept: int) -> None:
         """Forgets the oldest records of a family, many at once."""

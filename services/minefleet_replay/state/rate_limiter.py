@@ -4,12 +4,15 @@ The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` steps, N = step
 before they are too stale. A chunk takes as much of it as it has steps, and until it is whole as much as it was granted.
 What room is left, however little, is enough for one more chunk: so the steps that an iteration lacks can always be
 made. Nothing can hold room for ever: a chunk leaves when it is trained or too stale, a grant and an incomplete chunk
-when nobody speaks of them for `grant_timeout_s`.
+when nobody speaks of them for `grant_timeout_s`. Nor can a slow stream, a long reset or an environment that hangs stop
+those that need all the room to fill a lease: room is kept for no more than a stream turns out to be fast enough for,
+and for nothing that takes far longer than others.
 
 Weights that are behind get less of the room: only as much as leaves their chunk fresh when its turn comes.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from minefleet_replay.state.deduplication import ChunkName
 
@@ -20,11 +23,21 @@ HINTS_PER_TURN = 8
 """A refused actor asks again about so often between two moments at which room is made."""
 
 
+class Coming(NamedTuple):
+    """Steps that are to come under a name."""
+
+    reported_at: float
+    since: float
+    """When it was granted, or its last fragment arrived."""
+    steps: int
+    """For which room is kept."""
+
+
 class LastSeen:
     """Names in the order of their last report, and the steps that each is still to bring."""
 
     def __init__(self) -> None:
-        self._seen: dict[ChunkName, tuple[float, int]] = {}
+        self._seen: dict[ChunkName, Coming] = {}
         self.steps = 0
 
     def __contains__(self, name: ChunkName) -> bool:
@@ -34,27 +47,37 @@ class LastSeen:
         return len(self._seen)
 
     def record(self, name: ChunkName, steps: int, now: float) -> None:
-        """Records a report of the name, the first or a later one."""
-        self.drop(name)
-        self._seen[name] = now, steps
+        """Records the first report of the name."""
+        self._seen[name] = Coming(now, now, steps)
         self.steps += steps
 
-    def renew(self, name: ChunkName, now: float) -> None:
-        """Records a later report of the name."""
-        self.record(name, self._seen[name][1], now)
+    def renew(self, name: ChunkName, most_steps: int, now: float) -> None:
+        """Records a later report of the name, which is to bring at most so many steps by now."""
+        coming = self._seen[name]
+        steps = min(self.drop(name), most_steps)
+        self._seen[name] = Coming(now, coming.since, steps)
+        self.steps += steps
 
     def drop(self, name: ChunkName) -> int:
         """Watches the name no longer. Returns its steps."""
-        _, steps = self._seen.pop(name, (0.0, 0))
+        coming = self._seen.pop(name, None)
+        steps = 0 if coming is None else coming.steps
         self.steps -= steps
         return steps
 
     def silent_since(self, moment: float) -> Iterator[ChunkName]:
         """Names that did not report after `moment`, the longest silent first."""
-        for name, (reported, _) in self._seen.items():
-            if reported > moment:
+        for name, coming in self._seen.items():
+            if coming.reported_at > moment:
                 return
             yield name
+
+    def give_up(self, moment: float) -> None:
+        """Expects no steps any more of what should have come since `moment`."""
+        for name, coming in self._seen.items():
+            if coming.since < moment:
+                self._seen[name] = coming._replace(steps=0)
+                self.steps -= coming.steps
 
 
 class RateLimiter:
@@ -91,7 +114,7 @@ class RateLimiter:
 
         Args:
             name: The chunk.
-            steps: That it shall have at most.
+            steps: That it shall have at most. A grant that is renewed never takes more room than before.
             held_steps: Steps that exist.
             now: The time, seconds.
             fresh_steps: Steps that may be used before it without making it stale; None when that is no limit.
@@ -99,31 +122,37 @@ class RateLimiter:
         if not self._enabled:
             return True
         if name in self._grants:
-            self._grants.renew(name, now)
+            self._grants.renew(name, steps, now)
             return True
         granted = self.free_steps(held_steps, fresh_steps) > 0
         if granted:
             self._grants.record(name, steps, now)
         return granted
 
-    def renew(self, name: ChunkName, now: float) -> None:
-        """Somebody still works on an incomplete chunk."""
+    def renew(self, name: ChunkName, steps: int, now: float) -> None:
+        """Somebody still works on an incomplete chunk, and can bring at most so many steps more."""
         if name in self._incomplete:
-            self._incomplete.renew(name, now)
+            self._incomplete.renew(name, steps, now)
 
     def begin(self, name: ChunkName, missing_steps: int, now: float) -> None:
         """A fragment of an incomplete chunk has arrived: what it lacks takes the place of its grant."""
-        self._grants.drop(name)
-        self._incomplete.record(name, missing_steps, now)
+        was_kept = name in self._grants or name in self._incomplete
+        kept_steps = self._grants.drop(name) + self._incomplete.drop(name)
+        self._incomplete.record(name, min(missing_steps, kept_steps) if was_kept else missing_steps, now)
 
     def revoke(self, name: ChunkName) -> None:
-        """Nothing made with this grant could be used."""
+        """The chunk is not made, or could not be used."""
         self._grants.drop(name)
 
     def end_chunk(self, name: ChunkName) -> None:
         """The chunk is whole, or gone."""
         self._grants.drop(name)
         self._incomplete.drop(name)
+
+    def give_up(self, moment: float) -> None:
+        """Keeps no room any more for what should have come since `moment`; it may come all the same."""
+        self._grants.give_up(moment)
+        self._incomplete.give_up(moment)
 
     def expire(self, now: float) -> list[ChunkName]:
         """Takes back the grants of streams that fell silent. Returns incomplete chunks that nobody works on."""

@@ -19,6 +19,9 @@ RETRY_STREAM_S = 30.0
 FASTER_RATIO = 0.8
 """A stream is faster than another whose steps take less than so much of the other's time."""
 
+LATE_RATIO = 4.0
+"""A chunk is late that takes so many times as long as it may."""
+
 
 class StreamState(NamedTuple):
     """A stream, as its actor reports it."""
@@ -134,6 +137,10 @@ class Streams:
             if longest_s <= chunk_steps * slower_s / FASTER_RATIO:
                 return longest_s
         return math.inf
+
+    def late_s(self, closing: ForecastRow | None) -> float:
+        """Seconds after which others do not wait for a chunk any more; infinite where it is not known."""
+        return LATE_RATIO * max(self.longest_chunk_s(closing), closing.longest_s if closing else 0.0)
 
     def unfit(self, closing: ForecastRow) -> int:
         """The number of streams that hardly have time for their shortest fragment."""

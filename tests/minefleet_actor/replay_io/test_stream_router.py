@@ -20,14 +20,18 @@ class Replay:
         self.free_chunks = free_chunks
         self.asked: list[list[tuple[str, int]]] = []
         self.told: list[list[tuple[str, int, float]]] = []
+        self.returned: list[list[tuple[str, int]]] = []
         self.too_slow = False
         self.closing: LeaseForecast | None = None
 
     newest_version = 1
     wants_newer_weights = False
 
-    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], streams: Any) -> Any:
+    def reserve(
+        self, policy_version: int, chunks: list[tuple[str, int]], streams: Any, returned: list[tuple[str, int]]
+    ) -> Any:
         self.asked.append(chunks)
+        self.returned.append(returned)
         self.told.append([(state.stream, state.chunk, state.step_time.ToNanoseconds() / 1e9) for state in streams])
         granted = [number < self.free_chunks for number in range(len(chunks))]
         self.free_chunks -= sum(granted)
@@ -178,6 +182,26 @@ def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_
     told = len(replay.told)
     permits.reserve()
     assert len(replay.told) == told
+
+
+def test_a_chunk_that_is_not_made_for_a_while_is_given_back_until_it_is_asked_for_again(clock: Clock) -> None:
+    replay = Replay(free_chunks=9)
+    permits = permits_of(replay, clock)
+    for number in range(3):
+        permits.request(("s", number))
+    permits.reserve()
+    permits.request(("s", 3))
+    permits.begin(("s", 0), 1, 0.0)
+    for number in range(4):
+        permits.give_back(("s", number))
+    permits.give_back(("t", 0))
+    permits.request(("s", 2))
+    permits.reserve()
+    assert (replay.asked[-1], replay.returned[-1]) == ([("s", 2), ("s", 0)], [("s", 1), ("s", 3)])
+    assert [permits.is_granted(("s", number)) for number in range(4)] == [True, False, True, False]
+    permits.request(("s", 1))
+    permits.reserve()
+    assert (replay.asked[-1], replay.returned[-1]) == ([("s", 1)], [])
 
 
 def test_permits_call_a_stream_too_slow_until_replay_says_otherwise(clock: Clock) -> None:

@@ -213,6 +213,46 @@ def test_freshness_cuts_leave_a_chunk_whole_that_takes_no_longer_than_it_may(wor
     assert world.is_due() and world.is_overdue()
 
 
+def reset(world: World, seconds: float) -> None:
+    world.cuts.commands_sent(np.array([0]))
+    world.now += seconds
+    world.cuts.were_reset(np.array([0]))
+
+
+def test_freshness_cuts_end_a_fragment_before_a_reset_that_it_has_no_time_for(world: World) -> None:
+    assert not world.cuts.is_reset_for_long(0)
+    for _ in range(3):
+        reset(world, 6.0)
+    assert world.cuts.is_reset_for_long(0)
+    world.cuts.began(0)
+    world.router.longest = 1.1 * FULL * STEP_S
+    world.router.foresee(world.now + 6.0 + STEP_TIME_SLACK * STEP_S + 2 * MARGIN_S)
+    assert not world.cuts.due_before_reset(0, world.recorder)
+    world.now += 2 * MARGIN_S
+    assert world.cuts.due_before_reset(0, world.recorder)
+    world.router.longest = FULL * STEP_S + 6.0
+    world.router.foresee(world.router.at)
+    world.cuts.began(0)
+    assert not world.cuts.due_before_reset(0, world.recorder)
+
+
+def test_freshness_cuts_end_a_chunk_in_time_that_a_reset_has_made_too_long(world: World) -> None:
+    world.router.longest = 1.1 * FULL * STEP_S
+    for _ in range(3):
+        reset(world, 6.0)
+    world.cuts.began(0)
+    world.now += LEAST * STEP_S
+    world.router.foresee(world.now + 7.0)
+    assert not world.cuts.due_before_reset(0, world.recorder)
+    reset(world, 6.0)
+    assert not world.is_due()
+    world.now += 1.0
+    assert world.is_due()
+    world.cuts.began(0)
+    world.now += 1.0
+    assert not world.is_due()
+
+
 def test_freshness_cuts_estimate_of_step_time_follows_slowly(world: World) -> None:
     for _ in range(30):
         world.step(2.0)

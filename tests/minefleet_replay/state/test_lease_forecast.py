@@ -19,7 +19,7 @@ from minefleet_replay.state.lease_forecast import (
     needed_s,
 )
 from minefleet_replay.state.step_usage import RECENT
-from minefleet_replay.state.stream_pace import FASTER_RATIO, RETRY_STREAM_S
+from minefleet_replay.state.stream_pace import FASTER_RATIO, LATE_RATIO, RETRY_STREAM_S
 
 CLOSING = ForecastRow(
     use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0
@@ -232,6 +232,24 @@ def test_longest_chunk_is_the_window_where_the_learner_sets_the_pace(make_world:
     assert streams.longest_chunk_s(closing) == pytest.approx((8.0 - 4.0 - WAYS_S) / SLACK)
     world.say("fast", 0, step_s=0.1)
     assert streams.longest_chunk_s(closing) == pytest.approx((8.0 * 1.5 - 4.0 - WAYS_S) / SLACK)
+
+
+def test_a_stream_that_turns_out_to_be_slow_or_late_leaves_its_room_to_others(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
+    assert world.reserve(("slow", 0), ("late", 0)) == [True, True]
+    assert world.figure("coming_steps") == 64
+    for name, step_s in (("fast", 0.001), ("slow", 0.004)):
+        world.say(name, 0, step_s=step_s)
+    assert world.reserve(("slow", 0)) == [True]
+    assert world.figure("coming_steps") == 32 + 10
+    late_s = world.replay.transactions.streams.late_s(None)
+    assert late_s == pytest.approx(LATE_RATIO * 32 * 0.001 / FASTER_RATIO)
+    for passed_s, coming_steps in ((0.9 * late_s, 32 + 10), (0.2 * late_s, 0)):
+        world.clock.now_s += passed_s
+        world.replay.tick()
+        assert world.figure("coming_steps") == coming_steps
+    assert world.reserve(("slow", 0), ("late", 0), ("fast", 0)) == [True, True, True]
+    assert world.figure("coming_steps") == 32
 
 
 def test_permit_takes_no_more_room_than_its_stream_can_fill_in_time(make_world: Any) -> None:
