@@ -17,7 +17,7 @@ from tests.test_rollbacks_of_fleets import KEPT, RATE, journal, rollback, wait_f
 
 from minefleet.monitoring.learner_requests import ask
 from minefleet.monitoring.status import read_status
-from minefleet.runs.checkpoint import read_state
+from minefleet.runs.checkpoint_files import read_state
 from minefleet.runs.run import read_run
 from minefleet_actor.incarnation_setup import canary_slots
 

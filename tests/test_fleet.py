@@ -15,7 +15,7 @@ from tests.films import pictures
 
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.monitoring.status import read_status
-from minefleet.runs.checkpoint import read_state
+from minefleet.runs.checkpoint_files import read_state
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run, Shard, read_run
 from minefleet.watch.watched_runs import marks

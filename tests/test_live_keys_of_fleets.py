@@ -19,7 +19,7 @@ from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.learner_requests import ask, set_lines, settings_at
 from minefleet.monitoring.status import read_status
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.checkpoint import read_policy
+from minefleet.runs.checkpoint_files import read_policy
 from minefleet.runs.run import read_run
 
 pytestmark = pytest.mark.fleet

@@ -15,7 +15,7 @@ from tests.mortal_policy import MOMENTS
 
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.learner_requests import answers_in, set_lines, settings_at, unanswered
-from minefleet.runs.checkpoint import read_policy
+from minefleet.runs.checkpoint_files import read_policy
 from minefleet.watch.watched_runs import marks
 
 pytestmark = pytest.mark.fleet

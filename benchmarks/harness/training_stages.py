@@ -43,7 +43,7 @@ STAGES = (
         ),
     ),
     ("sync", ("Ticker.",)),
-    ("checkpoint", ("minefleet_learner/checkpoints/writer.py", "minefleet/runs/checkpoint.py")),
+    ("checkpoint", ("minefleet_learner/checkpoints/writer.py", "minefleet/runs/checkpoint_files.py")),
     ("optimizer steps, the rest", ("Stepper.step (",)),
     ("update, the rest", ("Updater.update (",)),
     ("loop", ("Actor.turn (",)),

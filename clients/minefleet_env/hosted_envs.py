@@ -13,7 +13,7 @@ import numpy as np
 from minefleet_env.discounted_step_rewards import discounted
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
-from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
+from minefleet_env.process_messages import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.space_conversion import reader, schema_of, writer
 from minefleet_env.wrappers.masks import MASK, allow_nothing, masks_of
 

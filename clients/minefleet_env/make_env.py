@@ -150,7 +150,7 @@ class OldEnv:
 def _adapted(env: Any) -> Any:
     """The environment if it has the interface of Gymnasium, or adapted to it."""
     if any(cls.__name__ == MINESTUDIO for cls in type(env).__mro__):
-        from minefleet_env.minecraft.simulator import Simulator
+        from minefleet_env.minecraft.minestudio_env import Simulator
 
         return Simulator(env)
     return env if "gymnasium.core.Env" in _classes(env) else OldEnv(env)

@@ -27,7 +27,7 @@ from collections import deque
 from typing import Any
 
 from minefleet_env import process_tree
-from minefleet_env.packets import FOR_MEMORY
+from minefleet_env.process_messages import FOR_MEMORY
 
 MAX_REQUEST_BYTES = 2**16
 CLOSE_S = 3.0

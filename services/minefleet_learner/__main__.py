@@ -11,7 +11,7 @@ from minefleet.launch.torchrun_variables import local_rank_here, rank_here
 from minefleet.monitoring.journal import differing_keys, read_whole_journal
 from minefleet.monitoring.learner_requests import LOOK_S, unanswered
 from minefleet.monitoring.rollbacks import open_rollback
-from minefleet.runs.checkpoint import newest, read_state
+from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role

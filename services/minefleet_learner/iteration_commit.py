@@ -30,7 +30,7 @@ from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
 from minefleet.rpc.weights.weights_version import VersionInfo
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter

@@ -24,7 +24,7 @@ from minefleet.monitoring.learner_requests import (
     unanswered,
 )
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.run import JOURNAL_FILE, Run
 from minefleet_learner.iteration import IterationConfig
 

@@ -29,7 +29,7 @@ from minefleet.core.errors import RolledBackError
 from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.retrier import StoppedError
-from minefleet.runs.checkpoint import CheckpointState, newest
+from minefleet.runs.checkpoint_files import CheckpointState, newest
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot

@@ -26,7 +26,7 @@ from minefleet.monitoring.learner_requests import (
     pause_reason,
 )
 from minefleet.rpc.retrier import StoppedError
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_runtime.role_context import StatusTracker

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from functools import partial
 
 from minefleet.config import TrainConfig
-from minefleet.config.fleet import OUR_TRAINER
+from minefleet.config.root_config import OUR_TRAINER
 from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
 from minefleet.launch.rollout_handle import RolloutManager

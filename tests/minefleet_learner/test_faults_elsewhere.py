@@ -47,7 +47,7 @@ FAULTS = {
         f"{LEARNER}/test_faults_elsewhere.py::test_product_code_starts_no_debugger"
     ],
     "no multiple of keep_interval survives": [
-        "tests/minefleet/runs/test_checkpoint.py::test_prune_keeps_the_checkpoints_of_save_and_keep_interval_only"
+        "tests/minefleet/runs/test_checkpoint_files.py::test_prune_keeps_the_checkpoints_of_save_and_keep_interval_only"
     ],
     "advantages are chained across gaps": [
         f"{LEARNER}/algorithms/test_fragment_chain_advantages.py::test_chain_breaks_at_a_gap"

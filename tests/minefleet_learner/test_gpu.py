@@ -15,7 +15,7 @@ from minefleet.config import TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.rpc.codec import decode_half, encode
-from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot

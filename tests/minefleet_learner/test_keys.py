@@ -18,7 +18,7 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
-from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_in, burned_steps

@@ -20,7 +20,7 @@ from minefleet.monitoring.journal import Line, append, read_whole_journal, recor
 from minefleet.monitoring.learner_requests import REFUSED, SET, answers_in, ask, set_lines
 from minefleet.policies import build
 from minefleet.rpc.retrier import StoppedError
-from minefleet.runs.checkpoint import CheckpointState, newest, read_state
+from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.run import JOURNAL_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner import PPOTrainer, live_config

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from tests.role_process import free_address
 
 from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
-from minefleet.config.fleet import EndpointConfig, StopConfig
+from minefleet.config.root_config import EndpointConfig, StopConfig
 from minefleet.core.errors import ConfigError, FencedError, GaveUpError, RolledBackError
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
@@ -32,7 +32,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
 from minefleet.rpc.weights.bfloat16 import as_fetched
-from minefleet.runs.checkpoint import newest, read, read_state
+from minefleet.runs.checkpoint_files import newest, read, read_state
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2
 from minefleet.v1.episode_pb2 import EpisodeRecord

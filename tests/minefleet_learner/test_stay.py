@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import COMMAND, Fleet
-from tests.minefleet.runs.test_checkpoint import make
+from tests.minefleet.runs.test_checkpoint_files import make
 from tests.role_process import TIMEOUT_S, RoleProcess, wait_for
 
 from minefleet.config import StopConfig
@@ -17,7 +17,7 @@ from minefleet.config.load import load
 from minefleet.core.schema import Schema
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.learner_requests import answers_in, ask
-from minefleet.runs.checkpoint import write
+from minefleet.runs.checkpoint_files import write
 from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet_learner.__main__ import ending_of
 

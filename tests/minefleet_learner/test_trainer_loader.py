@@ -17,7 +17,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.rollout_handle import RolloutManager
 from minefleet.policies import Policy, build
-from minefleet.runs.checkpoint import newest
+from minefleet.runs.checkpoint_files import newest
 from minefleet.v1 import status_service_pb2
 from minefleet_learner import BaseTrainer, GaeActor, PPOTrainer
 from minefleet_learner.data.batch import collate

@@ -14,7 +14,7 @@ from minefleet.core.tree import tree_map
 from minefleet.policies.policy import zero_value_head
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import changed
-from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch, collate
 from minefleet_learner.targets.advantage_estimation import recompute

@@ -1,7 +1,6 @@
 """The configuration tree: frozen dataclasses. OmegaConf stays in `minefleet.config.load`."""
 
 from minefleet.config.env import EnvConfig, WrappersConfig
-from minefleet.config.fleet import EndpointConfig, FleetConfig, LoggerConfig, ServicesConfig, StopConfig, UploadConfig
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import (
     DatabaseConfig,
@@ -9,6 +8,14 @@ from minefleet.config.rollout import (
     ReplayBufferConfig,
     RolloutConfig,
     WorkerConfig,
+)
+from minefleet.config.root_config import (
+    EndpointConfig,
+    FleetConfig,
+    LoggerConfig,
+    ServicesConfig,
+    StopConfig,
+    UploadConfig,
 )
 from minefleet.config.train import TrainConfig
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from minefleet.config.checks import above, at_least
 from minefleet.core.errors import ConfigError
-from minefleet_env.packets import TASK_BYTES
+from minefleet_env.process_messages import TASK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

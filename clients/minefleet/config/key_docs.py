@@ -8,8 +8,8 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from minefleet.config.fleet import FleetConfig
-from minefleet.config.live import LIVE
+from minefleet.config.live_field import LIVE
+from minefleet.config.root_config import FleetConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

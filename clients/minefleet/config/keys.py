@@ -7,8 +7,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
-from minefleet.config.fleet import FleetConfig
 from minefleet.config.other_library_keys import OTHER_NAMES
+from minefleet.config.root_config import FleetConfig
 from minefleet.core.errors import ConfigError
 
 MAX_HINTS = 5

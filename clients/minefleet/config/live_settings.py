@@ -7,10 +7,10 @@ from typing import Any
 from omegaconf import OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from minefleet.config.fleet import FleetConfig
 from minefleet.config.key_docs import key_docs
 from minefleet.config.keys import all_keys, kind_of, unknown_key, wanted, whole_numbers
 from minefleet.config.load import to_object
+from minefleet.config.root_config import FleetConfig
 from minefleet.config.shards import spread
 from minefleet.core.errors import ConfigError
 

@@ -20,11 +20,11 @@ from typing import Any, cast
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.keys import all_keys, by_number, check_keys, kind_of, wanted, whole_numbers
 from minefleet.config.overrides import put, read_overrides
 from minefleet.config.paths import resolve_paths, text_at
 from minefleet.config.python_config import read_module
+from minefleet.config.root_config import WANDB_KEYS, FleetConfig
 from minefleet.config.yaml_text import (
     MISSING,
     YAML_SUFFIXES,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, whole_or_share, within
-from minefleet.config.live import live
+from minefleet.config.live_field import live
 from minefleet.core.errors import ConfigError
 
 MIN_QUEUE = 8

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from minefleet.config.checks import at_least
-from minefleet.config.fleet import EndpointConfig, FleetConfig
+from minefleet.config.root_config import EndpointConfig, FleetConfig
 from minefleet.core.errors import ConfigError
 
 NUM_SHARDS = "rollout_config.replay_buffer_config.database_config.num_shards"

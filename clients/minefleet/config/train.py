@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, divides, points, whole_or_share, within
-from minefleet.config.live import live
+from minefleet.config.live_field import live
 from minefleet.core.errors import ConfigError
 
 AUTO = "auto"

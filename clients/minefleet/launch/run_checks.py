@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 
 from minefleet.config import FleetConfig, TrainConfig
-from minefleet.config.fleet import OUR_TRAINER
+from minefleet.config.root_config import OUR_TRAINER
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
 from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import Start, ask, start_fresh
-from minefleet.runs.checkpoint import newest, read_state
+from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.exported_version import is_exported
 from minefleet.runs.run import RUN_FILE, Run, read_architecture
 from minefleet.runs.trained_policy import inspect_policy

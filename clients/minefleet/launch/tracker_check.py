@@ -3,7 +3,7 @@
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from minefleet.config.fleet import OUR_TRACKERS
+from minefleet.config.root_config import OUR_TRACKERS
 from minefleet.core.errors import ConfigError
 
 ENTRY_POINTS = "minefleet.trackers"

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from minefleet.core.errors import ConfigError
-from minefleet_env.packets import FOR_MEMORY
+from minefleet_env.process_messages import FOR_MEMORY
 
 DEATHS_DIRECTORY, DEATH_FILE, ACTIONS_FILE = "deaths", "death.json", "actions.npz"
 KEYS = frozenset(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minefleet.core.atomic_files import sync
 from minefleet.core.errors import ConfigError
-from minefleet.runs.checkpoint import (
+from minefleet.runs.checkpoint_files import (
     BEST,
     LATEST,
     STATE_FILE,

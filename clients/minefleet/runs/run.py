@@ -37,7 +37,7 @@ from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.rpc.channel import WIRE_VERSION
-from minefleet.runs.checkpoint import STATE_FILE
+from minefleet.runs.checkpoint_files import STATE_FILE
 from minefleet.v1 import status_service_pb2
 
 RUN_FILE = "run.yaml"

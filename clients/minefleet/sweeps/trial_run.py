@@ -18,7 +18,7 @@ from minefleet.core.parent_death import tied
 from minefleet.core.subprocess_call import PYTHON
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.monitoring.run_comparison import last_value, value_of
-from minefleet.runs.checkpoint import CheckpointState, newest, read_state
+from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, read_run
 from minefleet.sweeps.study import Study
 

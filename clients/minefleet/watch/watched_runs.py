@@ -23,7 +23,7 @@ from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slot_queries import SlotStatus, StreamSteps, count_steps, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
-from minefleet.runs.checkpoint import read_state
+from minefleet.runs.checkpoint_files import read_state
 from minefleet.runs.checkpoint_retention import numbered
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, read_run, run_directories, to_dict

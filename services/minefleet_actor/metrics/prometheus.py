@@ -16,7 +16,7 @@ from minefleet.monitoring.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.metrics.rates import DurationHistogram, RateMeter
 from minefleet_actor.metrics.slot_timer import SlotTimer
-from minefleet_env.packets import FAILURES
+from minefleet_env.process_messages import FAILURES
 from minefleet_runtime.counter_window import Recent
 
 REASONS = {

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import prometheus_client
 from prometheus_client import Counter, Gauge
 
-from minefleet_env.packets import FAILURES, Failure
+from minefleet_env.process_messages import FAILURES, Failure
 from minefleet_runtime.metrics import register_process
 
 

@@ -56,7 +56,7 @@ from minefleet_actor.pool.recycle_schedule import RecycleSchedule
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_actor.pool.start_limiter import StartLimiter
 from minefleet_env import boot, shared_slot_arrays
-from minefleet_env.packets import Command, Setup
+from minefleet_env.process_messages import Command, Setup
 
 KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""

@@ -11,7 +11,7 @@ from enum import IntEnum
 from minefleet_actor.pool.pool_results import Failure
 from minefleet_actor.pool.reaper_process import ReaperProcess
 from minefleet_env import boot, process_tree
-from minefleet_env.packets import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
+from minefleet_env.process_messages import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
 
 END_S = 10.0
 """Longest that the kernel may take to end a killed process, seconds."""

@@ -16,7 +16,7 @@ from minefleet.core.tree import flatten
 from minefleet.rpc.tensor_compression import unpack_bytes
 from minefleet.v1 import worlds_service_pb2
 from minefleet_actor.pool.pool_results import Failure
-from minefleet_env.packets import FAILURES, MAX_FRAME_BYTES, Command, EpisodeEnd, Kind
+from minefleet_env.process_messages import FAILURES, MAX_FRAME_BYTES, Command, EpisodeEnd, Kind
 from minefleet_env.shared_slot_arrays import Arrays
 from minefleet_env.wrappers.masks import allow_nothing, masks_of
 

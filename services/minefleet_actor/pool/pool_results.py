@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.errors import GaveUpError
-from minefleet_env.packets import EpisodeEnd, Failure, Kind
+from minefleet_env.process_messages import EpisodeEnd, Failure, Kind
 
 __all__ = ["EnvGaveUpError", "EnvStartError", "EpisodeEnd", "Failure", "Kind", "Ready", "Slots"]
 

@@ -19,7 +19,7 @@ from minefleet.config import WorkerConfig
 from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
 from minefleet_actor.pool.pool_results import Failure
 from minefleet_actor.pool.reaper_process import ReaperProcess
-from minefleet_env.packets import FOR_MEMORY, Command, Reply, Setup
+from minefleet_env.process_messages import FOR_MEMORY, Command, Reply, Setup
 
 logger = logging.getLogger(__name__)
 

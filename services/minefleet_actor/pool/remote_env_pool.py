@@ -34,7 +34,7 @@ from minefleet_actor.pool.pool_results import Failure, Ready
 from minefleet_actor.pool.process_supervisor import timeouts_s
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import shared_slot_arrays
-from minefleet_env.packets import Command, EpisodeEnd, Reply
+from minefleet_env.process_messages import Command, EpisodeEnd, Reply
 
 RETRY_S = 5.0
 """Time after which a host that found no free slot tries again."""

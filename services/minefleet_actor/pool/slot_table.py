@@ -19,7 +19,7 @@ from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.circuit_breaker import Breaker
 from minefleet_actor.pool.pool_results import Ready, Slots
-from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
+from minefleet_env.process_messages import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.shared_slot_arrays import private
 
 FAILED = int(Kind.FAILED)

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from minefleet.config import TrainConfig
-from minefleet.runs.checkpoint import Checkpoint, write
+from minefleet.runs.checkpoint_files import Checkpoint, write
 from minefleet.runs.checkpoint_retention import prune
 
 

@@ -20,7 +20,7 @@ from minefleet.core.atomic_files import appearing, disk_bytes, write_durably
 from minefleet.core.errors import ConfigError
 from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.core.tree import Tree, flatten, unflatten
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, newest, read, write
 from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet_learner.algorithms.ppo import StepTargets
 from minefleet_learner.checkpoints.restore import take_snapshot

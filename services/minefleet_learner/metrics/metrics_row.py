@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1 import episode_pb2
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity

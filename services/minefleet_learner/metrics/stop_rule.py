@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minefleet.config import FleetConfig
 from minefleet.launch.torchrun_variables import launch_age_s
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 
 MIN_EPISODES = 20

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError
 from minefleet.policies import Policy
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState
 
 Arrays = dict[str, NDArray[Any]]
 

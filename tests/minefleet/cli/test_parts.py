@@ -17,7 +17,7 @@ from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import append
 from minefleet.monitoring.learner_requests import PAUSE
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.run_directories import fresh_directory
 from minefleet.runs.trained_policy import find_checkpoint

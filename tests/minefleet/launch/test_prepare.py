@@ -13,7 +13,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.prepare import configure, join, prepare_resumed
 from minefleet.launch.run_checks import check_checkpoint, check_vacant, check_writable
 from minefleet.launch.run_lock import holding
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run, read_run, to_dict
 
 

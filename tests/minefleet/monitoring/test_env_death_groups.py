@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.monitoring.env_death_groups import cause_of, group_of, read_deaths
-from minefleet_env.packets import FOR_MEMORY
+from minefleet_env.process_messages import FOR_MEMORY
 
 
 def trace(fail: Callable[[], object]) -> str:

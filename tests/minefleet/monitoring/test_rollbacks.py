@@ -13,7 +13,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import append, read_whole_journal, record_start
 from minefleet.monitoring.learner_requests import answers_in, ask
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback, settle_rollbacks, undone_versions
-from minefleet.runs.checkpoint import newest, read_state
+from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.run import Run
 from minefleet.runs.snapshot_store import SnapshotStore
 

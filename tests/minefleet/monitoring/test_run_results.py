@@ -8,7 +8,7 @@ import minefleet
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.episode_table import EPISODE_COLUMNS
 from minefleet.runs.run import Run
 

@@ -24,7 +24,7 @@ from minefleet.policies import build
 from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.weights_version import VersionInfo
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import RUN_FILE, Run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConfigError
-from minefleet.runs.checkpoint import BEST, Checkpoint, CheckpointState, newest, read_state, write
+from minefleet.runs.checkpoint_files import BEST, Checkpoint, CheckpointState, newest, read_state, write
 from minefleet.runs.checkpoint_retention import MAX_SET_ASIDE, PREVIOUS, choose, go_back, numbered
 
 BESTS = {20, 50}

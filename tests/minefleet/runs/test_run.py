@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.weights.weights_version import VersionInfo
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.exported_version import CONFIG_FILE, export
 from minefleet.runs.run import RUN_FILE, Run, read_run
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import COMMAND
-from tests.minefleet.runs.test_checkpoint import make
+from tests.minefleet.runs.test_checkpoint_files import make
 from tests.object_stores import KINDS, StoreServer, object_store
 from tests.role_process import small_disk
 
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.core.schema import Schema
-from minefleet.runs.checkpoint import newest, read, write
+from minefleet.runs.checkpoint_files import newest, read, write
 from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.run import Run
 from minefleet.runs.snapshot_store import SnapshotStore

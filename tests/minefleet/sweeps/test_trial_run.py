@@ -13,8 +13,8 @@ import pytest
 from minefleet.config import EnvConfig, FleetConfig
 from minefleet.core.errors import EXIT_SIGNAL
 from minefleet.core.schema import Schema
-from minefleet.runs import checkpoint
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState
+from minefleet.runs import checkpoint_files
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState
 from minefleet.runs.run import METRICS_FILE, Run
 from minefleet.sweeps.spec import SweepSpec
 from minefleet.sweeps.study import FIRST_PRUNED_PART, RANDOM_TRIALS, Study
@@ -30,7 +30,7 @@ def write_stopped_run(directory: Path, state: CheckpointState) -> None:
     run = Run(directory=directory, config=config, schema=Schema(obs={}, action={}), architecture="")
     run.write()
     empty = {"": np.zeros(1)}
-    checkpoint.write(run.checkpoints, Checkpoint(state=state, policy=empty, optimizer=empty, rng=empty, run="{}"))
+    checkpoint_files.write(run.checkpoints, Checkpoint(state=state, policy=empty, optimizer=empty, rng=empty, run="{}"))
     rows = [
         {"iteration": 9, "env_steps": 9, "wall_s": state.wall_s, "episode_return_mean": value} for value in (7.0, None)
     ]

@@ -13,7 +13,7 @@ from tests.minefleet_actor.side_env import FAR, SPREAD, STEPS
 from minefleet.config import EnvConfig, FleetConfig, PolicyConfig, WorkerConfig
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import inspect_policy
 from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse

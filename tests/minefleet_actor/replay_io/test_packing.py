@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.config.fleet import EndpointConfig
+from minefleet.config.root_config import EndpointConfig
 from minefleet.runs.run import Shard
 from minefleet_actor.replay_io.connect import packing_for
 

@@ -15,7 +15,7 @@ from minefleet.core.schema import Schema
 from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.weights_version import read_info
-from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run
 from minefleet.v1 import weights_pb2

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read_state
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, newest, read_state
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 
 

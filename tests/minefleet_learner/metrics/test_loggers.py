@@ -8,7 +8,7 @@ import pytest
 
 from minefleet.config import FleetConfig, LoggerConfig
 from minefleet.core.schema import Schema
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2

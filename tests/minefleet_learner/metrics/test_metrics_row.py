@@ -2,7 +2,7 @@
 
 import pytest
 
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from minefleet.config import FleetConfig, StopConfig, TrainConfig
-from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best

@@ -15,7 +15,7 @@ from minefleet.config import PolicyConfig, TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
-from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import collate
 from minefleet_learner.metrics.prometheus import LearnerMetrics

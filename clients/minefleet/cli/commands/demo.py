@@ -18,7 +18,7 @@ from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import prepare
 from minefleet.launch.run_lock import holding
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.runs.checkpoint import newest
+from minefleet.runs.checkpoint_files import newest
 from minefleet.runs.run_directories import fresh_directory
 
 PRESET = "crafter"

@@ -45,7 +45,7 @@ from minefleet.launch.torchrun_variables import is_rank
 from minefleet.monitoring.journal import append, read_whole_journal
 from minefleet.monitoring.learner_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.rollbacks import settle_rollbacks
-from minefleet.runs.checkpoint import CheckpointState, newest, read_state
+from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
 from minefleet.runs.run_directories import fresh_directory, newest_run
 

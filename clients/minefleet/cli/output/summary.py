@@ -14,7 +14,7 @@ from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.learner_requests import config_to_come, pause_reason
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.runs.checkpoint import newest
+from minefleet.runs.checkpoint_files import newest
 from minefleet.runs.run import Run
 
 SUMMARY_KEYS = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")

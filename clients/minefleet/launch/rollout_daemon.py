@@ -1,4 +1,4 @@
-"""Keeps a run's replay, parameters and actors alive: `python -m minefleet.launch.rollout_roles --run-dir DIR`.
+"""Keeps a run's replay, parameters and actors alive: `python -m minefleet.launch.rollout_daemon --run-dir DIR`.
 
 `minefleet.online` starts it, `RolloutManager` stops it. It holds the run's directory through a lock that it inherits.
 Where its launcher ties it to itself, it is killed when that dies; its roles are always killed when it dies.
@@ -56,7 +56,7 @@ def start(run: Run, *, outlives_us: bool, descriptor: int) -> RolloutManager:
 
 def main() -> int:
     """Keeps the roles alive; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m minefleet.launch.rollout_roles")
+    parser = argparse.ArgumentParser(prog="python -m minefleet.launch.rollout_daemon")
     parser.add_argument("--run-dir", type=Path, required=True)
     run = read_run(parser.parse_args().run_dir)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s rollout: %(message)s")

@@ -15,7 +15,7 @@ from minefleet_env import shared_slot_arrays
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
 from minefleet_env.minecraft import minestudio_jar
-from minefleet_env.minecraft.simulator import Simulator
+from minefleet_env.minecraft.minestudio_env import Simulator
 from minefleet_env.space_conversion import schema_of, writer
 from minefleet_env.wrappers.wrap import DEFAULTS
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from minefleet.config.checks import above, at_least, finite, host_port
 from minefleet.config.env import EnvConfig
-from minefleet.config.live import live
+from minefleet.config.live_field import live
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.security import SecurityConfig

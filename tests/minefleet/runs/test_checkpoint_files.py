@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minefleet.core.errors import ConfigError, FencedError
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read, read_policy, read_state, write
+from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, newest, read, read_policy, read_state, write
 from minefleet.runs.checkpoint_retention import hold, prune
 
 
