@@ -64,6 +64,8 @@ from minefleet_actor.video.video_recorder import Camera
 
 Slots = NDArray[np.intp]
 MAX_WAIT_S = 1.0
+RESET_CHECK_S = 0.25
+"""Between two looks for resets that take long."""
 
 
 class Phase:
@@ -146,13 +148,16 @@ class Actor:
         self._is_unrecorded = np.zeros(slots, np.bool_)
         """[S] bool: the slot's present step is not recorded."""
         self._acted_at = np.full(slots, np.nan)
+        self._resets_checked_at = -np.inf
         self._commands = 0
         """Number of slots that got a command in this turn."""
 
     def start(self) -> None:
-        """Resets every environment."""
+        """Resets every environment and requests a permit for every slot's first chunk."""
         everyone = np.arange(self._pool.num_slots)
         self._inference.reset(everyone)
+        for slot in everyone.tolist():
+            self._router.request(slot)
         self._cuts.commands_sent(everyone)
         for alone in np.split(everyone, len(everyone)):
             self._pool.reset(alone, task=self._first_task())
@@ -171,6 +176,7 @@ class Actor:
             self._apply_decisions()
             self._request_decisions()
         self._ship_overdue_fragments()
+        self._give_back_room()
         self._cuts.report(self.phase == Phase.WORKING, self._recorder)
         self._metrics.slot_time.wait_for(self._slots_by_wait(), self._commands)
         self._commands = 0
@@ -316,10 +322,8 @@ class Actor:
 
     def _reset(self, slot: int) -> None:
         """Starts the next episode. A full fragment leaves first, and one that cannot go on in time after the reset."""
-        if self._recorder.is_full(slot) or self._cuts.due_before_reset(slot, self._recorder):
+        if self._cuts.begin_reset(slot, self._recorder) or self._recorder.is_full(slot):
             self._ship(slot, closes_chunk=self._closes_chunk(slot))
-        if self._cuts.is_reset_for_long(slot):
-            self._router.give_back(slot, after_another=bool(self._recorder.length[slot]))
         alone = np.array([slot])
         self._inference.reset(alone)
         self.phase[slot] = Phase.WORKING
@@ -455,6 +459,14 @@ class Actor:
                 self._send(slot, fragment, task, closes_chunk=True)
                 self._router.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
                 self._cuts.began(slot)
+
+    def _give_back_room(self) -> None:
+        """Lets others have the room of chunks that wait for a reset; in a batch, resets wait for slots without room."""
+        if self._clock() < self._resets_checked_at + RESET_CHECK_S or self._batch_of[-1] < len(self._batch_of) - 1:
+            return
+        self._resets_checked_at = self._clock()
+        for slot in self._cuts.long_resets(self.resetting):
+            self._router.give_back(slot, after_another=bool(self._recorder.length[slot]))
 
     def _end_fragment(self, slot: int) -> None:
         """Ships a fragment that is full, or due: then its chunk ends, too."""

@@ -241,7 +241,11 @@ class Post:
     def request(self, chunk: tuple[str, int]) -> None:
         self.requested.add(chunk)
 
-    def give_back(self, chunk: tuple[str, int]) -> None: ...
+    def give_back(self, chunk: tuple[str, int]) -> None:
+        if not any(
+            queued.header.name.stream == chunk[0] and queued.header.chunk == chunk[1] for queued in self.fragments
+        ):
+            self.requested.discard(chunk)
 
     def is_granted(self, chunk: tuple[str, int]) -> bool:
         return chunk in self.requested and bool(self._rng.random() < 0.5)

@@ -58,6 +58,8 @@ class Task:
     slots: int
     step_s: float
     reset_s: float
+    reset_spread: float = 0.0
+    """A reset may take longer or shorter by such a share."""
     hiccup_s: float = 0.0
     """One step in `HICCUPS` takes so much longer."""
     beside_learner: float = 1.0
@@ -116,7 +118,9 @@ class Environments:
     def reset(self, slots: Slots, *, task: str) -> None:
         """Likewise."""
         for slot in slots.tolist():
-            heapq.heappush(self._due, (self._clock() + self._task[slot].reset_s, slot, Kind.RESET))
+            of_slot = self._task[slot]
+            takes_s = of_slot.reset_s * (1 + of_slot.reset_spread * (2 * self._rng.random() - 1))
+            heapq.heappush(self._due, (self._clock() + takes_s, slot, Kind.RESET))
 
     def wait(self, timeout_s: float) -> Ready:
         """The slots that are ready now."""

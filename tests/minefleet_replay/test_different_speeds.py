@@ -124,7 +124,7 @@ def test_long_resets_take_no_time_of_others_and_lose_nothing(
     make_world: Callable[..., Any], staleness: int, reuse: int
 ) -> None:
     """A fifth of the time is resets of 12.5 s; an iteration has as many steps as a fragment of each environment."""
-    tasks = [Task(name="all", slots=16, step_s=0.05, reset_s=12.5, episode=1000)]
+    tasks = [Task(name="all", slots=16, step_s=0.05, reset_s=12.5, reset_spread=0.8, episode=1000)]
     world = make_world(
         steps_per_iteration=16 * FRAGMENT,
         chunk_steps=FRAGMENT,

@@ -9,6 +9,7 @@ or where its episode has ended. Where it is shorter, it goes on: its lease waits
 
 How long steps take is known twice: of the last few, for when the next one will end, and of many, for whether a slot is
 slower than others. On busy cores a step waits now and then, and a cut for that would cost more than it saves.
+A reset is no such hiccup: a fragment that could not go on in time after it ends before it.
 
 Where a full chunk takes too long, a fragment starts only if its shortest form has time; else the slot waits for newer
 weights, for a while.
@@ -18,6 +19,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +44,10 @@ REPORT_INTERVAL_S = 3.0
 """Interval between reports of every playing slot to replay, where slots wait for each other."""
 STUCK_RATIO = 3.0
 """A slot plays no longer whose environment takes so many times as long as resets do, and steps."""
-MAX_RESETS = 64
-"""Of how long resets take, of which the median counts."""
+MAX_RESETS = 5
+"""Durations of a slot's resets, of which the median counts: the first one is also that of starting it."""
 LONG_RESET_S = 0.5
-"""While resets take longer, others have the room of a slot's next chunk."""
+"""While a reset takes longer, or the last ones have, others have the room of the slot's next chunk."""
 PACE, BALANCE = 1, 2
 """A slot that may not start lacks time, or waits for others to have as many steps."""
 STEP_TIME_SLACK = 1.2
@@ -89,13 +91,14 @@ class FreshnessCuts:
         self.balanced = balanced
         self._clock = clock
         self._report_at = -math.inf
-        self._resets = deque[float](maxlen=MAX_RESETS)
+        self._resets = [deque[float](maxlen=MAX_RESETS) for _ in range(slots)]
+        """Durations of each slot's last resets."""
         self._reset_s = np.zeros(slots)
-        """Mean duration of each slot's last resets; 0 where it is not known."""
+        """Their medians; 0 where none is known."""
         self._reset_until = np.full(slots, -np.inf)
         """When the reset of a slot's environment is expected to be over."""
-        self._is_unlike = np.zeros(slots, np.bool_)
-        """A reset in it makes the slot's chunk take longer than it may."""
+        self._has_long_reset = np.zeros(slots, np.bool_)
+        """With a reset in it, the slot's chunk takes longer than it may."""
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
         self._earliest = math.inf
@@ -132,20 +135,21 @@ class FreshnessCuts:
     def were_reset(self, slots: Slots) -> None:
         """The environments of slots have been reset."""
         self._reset_until[slots] = -math.inf
-        seconds, known = self._clock() - self._commanded_at[slots], self._reset_s[slots]
-        self._reset_s[slots] = np.where(known > 0, known + EWMA_WEIGHT * (seconds - known), seconds)
-        self._resets.extend(seconds.tolist())
+        for slot, seconds in zip(slots.tolist(), (self._clock() - self._commanded_at[slots]).tolist(), strict=True):
+            self._resets[slot].append(seconds)
+            self._reset_s[slot] = median_low(self._resets[slot])
 
-    def is_reset_for_long(self, slot: int) -> bool:
-        """Whether others are to have the slot's room while its environment is reset."""
-        return bool(self._reset_s[slot] > LONG_RESET_S)
+    def long_resets(self, resetting: NDArray[np.bool_]) -> list[int]:
+        """The slots, among those that are `resetting` [S], whose room others are to have meanwhile."""
+        takes_s = np.maximum(self._clock() - self._commanded_at, self._reset_s)
+        return np.flatnonzero(resetting & (takes_s > LONG_RESET_S)).tolist() if self._enabled else []
 
     def report(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
         """Reports to replay every few seconds which slots play; `working` [S]: those whose environment is at work."""
         if not self.balanced or (now := self._clock()) < self._report_at:
             return
         self._report_at = now + REPORT_INTERVAL_S
-        longest_s = STUCK_RATIO * np.maximum(self._step_s, np.median(self._resets) if self._resets else 0.0)
+        longest_s = STUCK_RATIO * np.maximum(self._step_s, self._reset_s)
         plays = ~working | (now - self._commanded_at <= longest_s)
         for slot in np.flatnonzero(plays).tolist():
             self._router.report_pace(slot, self.step_s(slot), recorder.plays(slot))
@@ -163,7 +167,7 @@ class FreshnessCuts:
         self._is_open[slot] = self._enabled
         if self._enabled:
             if not self._router.forecast(slot).whole_fragments:
-                self._began_at[slot], self._is_unlike[slot] = self._clock(), False
+                self._began_at[slot], self._has_long_reset[slot] = self._clock(), False
             self._update_deadline(slot)
         self._waits_until[slot] = math.inf
         self.lacks[slot] = 0
@@ -174,9 +178,9 @@ class FreshnessCuts:
 
     def has_time(self, slot: int) -> bool:
         """Whether another fragment fits into the chunk that the slot is making."""
-        return bool(
-            self._clock() + STEP_TIME_SLACK * self._least_steps * self._step_s[slot] + MARGIN_S <= self._deadline[slot]
-        )
+        goes_on_at = max(self._clock(), self._reset_until[slot])
+        takes_s = STEP_TIME_SLACK * self._least_steps * self._step_s[slot] + MARGIN_S
+        return bool(goes_on_at + takes_s <= self._deadline[slot])
 
     def due(self, slots: Slots, recorder: Recorder) -> NDArray[np.bool_]:
         """[n] bool: the open fragments of which slots are to end before the next step."""
@@ -184,11 +188,12 @@ class FreshnessCuts:
             return np.zeros(len(slots), np.bool_)
         return self._due(slots, recorder)
 
-    def due_before_reset(self, slot: int, recorder: Recorder) -> bool:
-        """Whether a slot's open fragment is to end before its environment is reset, which is to happen now."""
+    def begin_reset(self, slot: int, recorder: Recorder) -> bool:
+        """Records that the slot's environment is reset now. Returns whether its open fragment ends before that."""
         self._update()
         self._reset_until[slot] = self._clock() + self._reset_s[slot]
-        self._is_unlike[slot] |= self._chunk_steps * self._usual_s[slot] + self._reset_s[slot] > self._longest_s[slot]
+        usual_s = self._chunk_steps * self._usual_s[slot] + self._reset_s[slot]
+        self._has_long_reset[slot] |= usual_s > self._longest_s[slot]
         return bool(self._due(np.array([slot]), recorder)[0])
 
     def commands_sent(self, slots: Slots) -> None:
@@ -245,7 +250,7 @@ class FreshnessCuts:
         goes_on_at = np.maximum(self._clock(), self._reset_until)
         expected_s: NDArray[np.float64] = goes_on_at - self._began_at + left * self._step_s
         usual_s = self._chunk_steps * self._usual_s
-        is_alike = (usual_s <= ALIKE_SHARE * self._longest_s) & ~self._is_unlike
+        is_alike = (usual_s <= ALIKE_SHARE * self._longest_s) & ~self._has_long_reset
         hiccup_s = np.where(is_alike, HICCUP_RATIO * usual_s, 0.0)
         takes_too_long: NDArray[np.bool_] = expected_s > np.maximum(self._longest_s, hiccup_s)
         return takes_too_long

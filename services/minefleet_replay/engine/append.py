@@ -119,7 +119,8 @@ class AppendPath:
         steps = self._can_make(name.stream, closing, longest_s, now)
         if self._state.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
-            pacing.renew(name, steps, now)
+            chunk = self._state.index.find(name)
+            pacing.renew(name, max(0, steps - (chunk.steps if chunk else 0)), now)
             return Grant(granted=True)
         was_granted = pacing.has_granted(name)
         if not was_granted:
@@ -135,11 +136,10 @@ class AppendPath:
         """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 to refuse it."""
         limits, streams = self._state.limits, self._transactions.streams
         step_s = streams.step_s(stream)
-        if limits.chunk_steps * step_s <= longest_s:
+        fitting_steps = limits.chunk_steps if limits.chunk_steps * step_s <= longest_s else int(longest_s / step_s)
+        if closing is None or fitting_steps == limits.chunk_steps:
             streams.fast_enough(stream)
-            return limits.chunk_steps
-        if closing is None:
-            return max(limits.least_steps, int(longest_s / step_s))
+            return max(limits.least_steps, fitting_steps)
         # A stream that has hardly time may make it more often than not, and is judged by that.
         least_s, wanted_s = limits.least_steps * step_s, needed_s(limits.least_steps, step_s)
         has_hardly_time = wanted_s > closing.longest_s and self._transactions.shares.loses_most(stream)
@@ -205,7 +205,8 @@ class AppendPath:
         if chunk.whole:
             self._transactions.end_chunk(name)
         else:
-            self._transactions.pacing.begin(name, max(0, self._state.limits.chunk_steps - chunk.steps), self._clock())
+            missing_steps = max(0, self._state.limits.chunk_steps - chunk.steps)
+            self._transactions.pacing.begin(name, meta.fragment.steps, missing_steps, self._clock())
 
     def _expire(self, change: Transaction, name: ChunkName, meta: FragmentRow, reason: Reason) -> None:
         """Drops a fragment on arrival, and with it what there is of its chunk, which can never be whole now."""

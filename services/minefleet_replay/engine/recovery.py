@@ -195,7 +195,7 @@ def begin_pacing(state: ReplayState, now: float) -> RateLimiter:
     )
     for chunk in state.index:
         if not chunk.whole:
-            pacing.begin(chunk.name, max(0, limits.chunk_steps - chunk.steps), now)
+            pacing.begin(chunk.name, 0, max(0, limits.chunk_steps - chunk.steps), now)
     return pacing
 
 

@@ -4,9 +4,10 @@ The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` steps, N = step
 before they are too stale. A chunk takes as much of it as it has steps, and until it is whole as much as it was granted.
 What room is left, however little, is enough for one more chunk: so the steps that an iteration lacks can always be
 made. Nothing can hold room for ever: a chunk leaves when it is trained or too stale, a grant and an incomplete chunk
-when nobody speaks of them for `grant_timeout_s`. Nor can a slow stream, a long reset or an environment that hangs stop
-those that need all the room to fill a lease: room is kept for no more than a stream turns out to be fast enough for,
-and for nothing that takes far longer than others.
+when nobody speaks of them for `grant_timeout_s`.
+
+A lease that needs all the room would wait for the slowest stream. So room is kept for no more than a stream is fast
+enough for, and for no chunk that takes far longer than others, since its environment hangs, for example.
 
 Weights that are behind get less of the room: only as much as leaves their chunk fresh when its turn comes.
 """
@@ -23,12 +24,14 @@ HINTS_PER_TURN = 8
 """A refused actor asks again about so often between two moments at which room is made."""
 
 
-class Coming(NamedTuple):
+class ExpectedSteps(NamedTuple):
     """Steps that are to come under a name."""
 
     reported_at: float
     since: float
     """When it was granted, or its last fragment arrived."""
+    most_steps: int
+    """That were granted."""
     steps: int
     """For which room is kept."""
 
@@ -37,7 +40,7 @@ class LastSeen:
     """Names in the order of their last report, and the steps that each is still to bring."""
 
     def __init__(self) -> None:
-        self._seen: dict[ChunkName, Coming] = {}
+        self._seen: dict[ChunkName, ExpectedSteps] = {}
         self.steps = 0
 
     def __contains__(self, name: ChunkName) -> bool:
@@ -48,14 +51,15 @@ class LastSeen:
 
     def record(self, name: ChunkName, steps: int, now: float) -> None:
         """Records the first report of the name."""
-        self._seen[name] = Coming(now, now, steps)
+        self._seen[name] = ExpectedSteps(now, now, steps, steps)
         self.steps += steps
 
     def renew(self, name: ChunkName, most_steps: int, now: float) -> None:
-        """Records a later report of the name, which is to bring at most so many steps by now."""
+        """Records a later report of the name, which is to bring no more steps than this by now."""
         coming = self._seen[name]
-        steps = min(self.drop(name), most_steps)
-        self._seen[name] = Coming(now, coming.since, steps)
+        self.drop(name)
+        steps = min(coming.most_steps, most_steps)
+        self._seen[name] = coming._replace(reported_at=now, steps=steps)
         self.steps += steps
 
     def drop(self, name: ChunkName) -> int:
@@ -76,7 +80,7 @@ class LastSeen:
         """Expects no steps any more of what should have come since `moment`."""
         for name, coming in self._seen.items():
             if coming.since < moment:
-                self._seen[name] = coming._replace(steps=0)
+                self._seen[name] = coming._replace(most_steps=0, steps=0)
                 self.steps -= coming.steps
 
 
@@ -114,7 +118,7 @@ class RateLimiter:
 
         Args:
             name: The chunk.
-            steps: That it shall have at most. A grant that is renewed never takes more room than before.
+            steps: That it shall have at most. A grant that is renewed never takes more room than at first.
             held_steps: Steps that exist.
             now: The time, seconds.
             fresh_steps: Steps that may be used before it without making it stale; None when that is no limit.
@@ -134,11 +138,12 @@ class RateLimiter:
         if name in self._incomplete:
             self._incomplete.renew(name, steps, now)
 
-    def begin(self, name: ChunkName, missing_steps: int, now: float) -> None:
-        """A fragment of an incomplete chunk has arrived: what it lacks takes the place of its grant."""
-        was_kept = name in self._grants or name in self._incomplete
-        kept_steps = self._grants.drop(name) + self._incomplete.drop(name)
-        self._incomplete.record(name, min(missing_steps, kept_steps) if was_kept else missing_steps, now)
+    def begin(self, name: ChunkName, steps: int, missing_steps: int, now: float) -> None:
+        """A fragment of an incomplete chunk has arrived: the steps that this lacks take the place of its grant."""
+        if name in self._grants or name in self._incomplete:
+            kept_steps = self._grants.drop(name) + self._incomplete.drop(name)
+            missing_steps = min(missing_steps, max(0, kept_steps - steps))
+        self._incomplete.record(name, missing_steps, now)
 
     def revoke(self, name: ChunkName) -> None:
         """The chunk is not made, or could not be used."""

@@ -20,7 +20,7 @@ FASTER_RATIO = 0.8
 """A stream is faster than another whose steps take less than so much of the other's time."""
 
 LATE_RATIO = 4.0
-"""A chunk is late that takes so many times as long as it may."""
+"""From its grant on, a chunk may take so many times as long as it should; then it is late."""
 
 
 class StreamState(NamedTuple):

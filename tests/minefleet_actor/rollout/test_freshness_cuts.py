@@ -220,30 +220,26 @@ def reset(world: World, seconds: float) -> None:
 
 
 def test_freshness_cuts_end_a_fragment_before_a_reset_that_it_has_no_time_for(world: World) -> None:
-    assert not world.cuts.is_reset_for_long(0)
-    for _ in range(3):
-        reset(world, 6.0)
-    assert world.cuts.is_reset_for_long(0)
+    reset(world, 6.0)
     world.cuts.began(0)
     world.router.longest = 1.1 * FULL * STEP_S
     world.router.foresee(world.now + 6.0 + STEP_TIME_SLACK * STEP_S + 2 * MARGIN_S)
-    assert not world.cuts.due_before_reset(0, world.recorder)
+    assert not world.cuts.begin_reset(0, world.recorder)
     world.now += 2 * MARGIN_S
-    assert world.cuts.due_before_reset(0, world.recorder)
+    assert world.cuts.begin_reset(0, world.recorder)
     world.router.longest = FULL * STEP_S + 6.0
     world.router.foresee(world.router.at)
     world.cuts.began(0)
-    assert not world.cuts.due_before_reset(0, world.recorder)
+    assert not world.cuts.begin_reset(0, world.recorder)
 
 
 def test_freshness_cuts_end_a_chunk_in_time_that_a_reset_has_made_too_long(world: World) -> None:
     world.router.longest = 1.1 * FULL * STEP_S
-    for _ in range(3):
-        reset(world, 6.0)
+    reset(world, 6.0)
     world.cuts.began(0)
     world.now += LEAST * STEP_S
     world.router.foresee(world.now + 7.0)
-    assert not world.cuts.due_before_reset(0, world.recorder)
+    assert not world.cuts.begin_reset(0, world.recorder)
     reset(world, 6.0)
     assert not world.is_due()
     world.now += 1.0
@@ -251,6 +247,34 @@ def test_freshness_cuts_end_a_chunk_in_time_that_a_reset_has_made_too_long(world
     world.cuts.began(0)
     world.now += 1.0
     assert not world.is_due()
+
+
+def test_room_is_given_back_while_a_reset_takes_long_or_has_done_so(world: World) -> None:
+    def gives_back(seconds: float) -> bool:
+        world.cuts.commands_sent(np.array([0]))
+        world.now += seconds
+        assert world.cuts.long_resets(np.array([False])) == []
+        return world.cuts.long_resets(np.array([True])) == [0]
+
+    assert not gives_back(0.4)
+    assert gives_back(0.6)
+    reset(world, 20.0)
+    assert gives_back(0.0)
+    reset(world, 0.1)
+    assert not gives_back(0.4), "the first one was a start"
+    for _ in range(3):
+        reset(world, 0.6)
+    assert gives_back(0.0)
+
+
+def test_a_chunk_of_several_fragments_ends_before_a_reset_that_leaves_the_next_one_no_time(world: World) -> None:
+    reset(world, 6.0)
+    world.cuts.began(0)
+    world.router.foresee(world.now + 6.0)
+    world.cuts.begin_reset(0, world.recorder)
+    assert not world.cuts.has_time(0)
+    world.cuts.were_reset(np.array([0]))
+    assert world.cuts.has_time(0)
 
 
 def test_freshness_cuts_estimate_of_step_time_follows_slowly(world: World) -> None:

@@ -29,7 +29,7 @@ def test_rate_limiter_grants_one_chunk_for_any_room_that_is_left() -> None:
 def test_an_incomplete_chunk_keeps_room_for_what_it_lacks() -> None:
     grants = pacing(capacity_chunks=1)
     grants.reserve(name(0), STEPS, 0, now=0)
-    grants.begin(name(0), 3, now=0)
+    grants.begin(name(0), STEPS - 3, 3, now=0)
     assert (grants.coming_steps, grants.free_steps(5)) == (3, 0)
     grants.end_chunk(name(0))
     assert (grants.coming_steps, grants.free_steps(5)) == (0, 3)
@@ -53,25 +53,26 @@ def test_a_grant_expires_by_silence_and_is_kept_by_asking_again() -> None:
     assert grants.granted_chunks == 0
 
 
-def test_a_renewed_grant_takes_no_more_room_than_it_may_fill_by_now() -> None:
+def test_a_grant_takes_as_much_room_as_its_stream_can_fill_by_now() -> None:
     grants = pacing(capacity_chunks=1)
     grants.reserve(name(0), STEPS, 0, now=0)
     grants.reserve(name(0), 3, 0, now=1)
     assert grants.free_steps(0) == STEPS - 3
-    grants.reserve(name(0), STEPS, 0, now=2)
-    assert grants.free_steps(0) == STEPS - 3
-    grants.begin(name(0), 7, now=3)
-    assert grants.coming_steps == 3
+    grants.reserve(name(0), 2 * STEPS, 0, now=2)
+    assert grants.free_steps(0) == 0
+    grants.begin(name(0), 3, 7, now=3)
+    assert grants.coming_steps == STEPS - 3
     grants.renew(name(0), 2, now=4)
-    grants.renew(name(0), 5, now=5)
     assert grants.coming_steps == 2
+    grants.renew(name(0), STEPS, now=5)
+    assert grants.coming_steps == STEPS - 3
 
 
 def test_what_is_late_takes_no_room_but_is_still_granted() -> None:
     grants = pacing(capacity_chunks=2)
     grants.reserve(name(0), STEPS, 0, now=0)
     grants.reserve(name(1), STEPS, 0, now=0)
-    grants.begin(name(1), 3, now=5)
+    grants.begin(name(1), 5, 3, now=5)
     grants.reserve(name(0), STEPS, 0, now=50)
     grants.give_up(moment=5)
     assert (grants.coming_steps, grants.has_granted(name(0))) == (3, True)
@@ -85,7 +86,7 @@ def test_what_is_late_takes_no_room_but_is_still_granted() -> None:
 def test_an_incomplete_chunk_is_reported_once_nobody_works_on_it() -> None:
     grants = pacing()
     grants.reserve(name(0), STEPS, 0, now=0)
-    grants.begin(name(0), 3, now=10)
+    grants.begin(name(0), STEPS - 3, 3, now=10)
     assert grants.granted_chunks == 0
     grants.renew(name(0), STEPS, now=60)
     assert grants.expire(now=119) == []
