@@ -32,6 +32,8 @@ from harness.report import line
 CONFIG = Path(__file__).parent / "harness" / "mixed_run.py"
 BATCHES = "train_config.batches_per_iteration"
 MIX = {"fast_s": 0.001, "slow_s": 0.06, "one_in": 2}
+RESETTING = 16
+"""Environments of the case `resets`."""
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "large": (MIX, [f"{BATCHES}=16"]),
     "small": (MIX, [f"{BATCHES}=1"]),
@@ -59,7 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"fast_s": 0.05, "slow_s": 0.05, "one_in": 2, "reset_s": 5.0, "episode": 400},
         [
             f"{BATCHES}=2",
-            "rollout_config.worker_config.num_envs=16",
+            f"rollout_config.worker_config.num_envs={RESETTING}",
             "rollout_config.replay_buffer_config.max_staleness=2",
             "rollout_config.replay_buffer_config.max_reuse=2",
         ],
@@ -113,7 +115,7 @@ def measure(case: str, minutes: float) -> None:
         )
         rows = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     print(*(f"{case}: {text}" for text in told.stdout.splitlines() if text.startswith("warning")), sep="\n")
-    print(f"{case}: {described(rows)}")
+    print(f"{case}: {described(rows, speeds.get('episode', STEPS))}")
     print(line("mixed", case, "trained share of slow steps", trained_share(rows)))
     if "reset_s" in speeds:
         print(line("mixed", case, "steps of those without waiting", played_share(rows, speeds)))
@@ -142,10 +144,10 @@ def trained_share(rows: list[dict[str, Any]]) -> float:
 
 def played_share(rows: list[dict[str, Any]], speeds: dict[str, Any]) -> float:
     """Steps that were played, of those that the environments would play if none ever waited for a grant."""
-    first, last = rows[WINDOW], rows[-1]
+    first, last = rows[min(WINDOW, len(rows) // 2)], rows[-1]
     played: float = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
     play_s = speeds["episode"] * speeds["fast_s"]
-    alone: float = 16 * speeds["episode"] / (play_s + speeds["reset_s"])
+    alone: float = RESETTING * speeds["episode"] / (play_s + speeds["reset_s"])
     return played / alone
 
 
@@ -166,13 +168,13 @@ def draw(picture: str, *runs: str) -> None:
     figure.savefig(picture)
 
 
-def described(rows: list[dict[str, Any]]) -> str:
+def described(rows: list[dict[str, Any]], steps: int) -> str:
     """The speed of the run, and the return of each task."""
     last, tasks = rows[-1], rows[-1].get("tasks", {})
     returns = ", ".join(f"{name} {task['return_mean']:.1f}" for name, task in tasks.items() if task["episodes"])
     return (
         f"{last['iteration'] / last['wall_s']:.2f} iterations/s, {last['env_steps'] / last['wall_s']:.0f} steps/s; "
-        f"returns of {STEPS} steps: {returns}"
+        f"returns of {steps} steps: {returns}"
     )
 
 

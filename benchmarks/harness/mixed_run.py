@@ -1,8 +1,8 @@
 """Environments of which some are slow: a configuration for `minefleet train`.
 
 MIXED has, as JSON, how long a step of a fast and of a slow one takes, seconds; every how many is slow; and a file in
-which environments count their births. Optional: `reset_s`, how long a reset takes, and `episode`, the steps of one, but
-for the first, which begins anywhere. The reward says which of two sides is shown: the slow ones want the side, the
+which environments count their births. Optional: `reset_s`, how long a reset takes, and `episode`, the steps of one, of
+which the first then begins anywhere. The reward says which of two sides is shown: the slow ones want the side, the
 others the opposite. With `recall` all name a cue that was shown 16 steps before, by a policy with memory.
 """
 
@@ -31,7 +31,7 @@ class Mixed(gymnasium.Env[NDArray[np.float32], Any]):
 
     def __init__(self) -> None:
         self._is_slow = is_slow()
-        self._begins_at = random.randrange(STEPS)
+        self._begins_at = random.randrange(STEPS) if "episode" in MIXED else 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -65,7 +65,7 @@ from minefleet_actor.video.video_recorder import Camera
 Slots = NDArray[np.intp]
 MAX_WAIT_S = 1.0
 RESET_CHECK_S = 0.25
-"""Between two looks for resets that take long."""
+"""At least, between two looks for resets that take long."""
 
 
 class Phase:
@@ -148,6 +148,7 @@ class Actor:
         self._is_unrecorded = np.zeros(slots, np.bool_)
         """[S] bool: the slot's present step is not recorded."""
         self._acted_at = np.full(slots, np.nan)
+        self._is_batched = bool(self._batch_of[-1] < slots - 1)
         self._resets_checked_at = -np.inf
         self._commands = 0
         """Number of slots that got a command in this turn."""
@@ -331,6 +332,7 @@ class Actor:
             self._camera.begin(slot, self._inference.version_of(slot))
         self._cuts.commands_sent(alone)
         self._commands += 1
+        self._resets_checked_at = -np.inf
         self._pool.reset(alone, task=self._router.task(slot) or self._first_task())
 
     def _apply_weights(self) -> None:
@@ -399,7 +401,7 @@ class Actor:
         slots = np.flatnonzero(self._wants_decision() & ~self._asked)
         if len(slots):
             self._request_decisions_of(slots)
-        if self._batch_of[-1] < len(self._batch_of) - 1:
+        if self._is_batched:
             self._request_unrecorded_steps()
 
     def _request_decisions_of(self, slots: Slots) -> None:
@@ -461,12 +463,15 @@ class Actor:
                 self._cuts.began(slot)
 
     def _give_back_room(self) -> None:
-        """Lets others have the room of chunks that wait for a reset; in a batch, resets wait for slots without room."""
-        if self._clock() < self._resets_checked_at + RESET_CHECK_S or self._batch_of[-1] < len(self._batch_of) - 1:
+        """Lets others have the room of chunks that wait for a long reset.
+
+        Not in a batch: there a reset waits for commands to all others, also to those without room.
+        """
+        if self._is_batched or self._clock() < self._resets_checked_at + RESET_CHECK_S:
             return
         self._resets_checked_at = self._clock()
         for slot in self._cuts.long_resets(self.resetting):
-            self._router.give_back(slot, after_another=bool(self._recorder.length[slot]))
+            self._router.give_back(slot)
 
     def _end_fragment(self, slot: int) -> None:
         """Ships a fragment that is full, or due: then its chunk ends, too."""

@@ -202,8 +202,9 @@ class Post:
 
     run_id = settings = ""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, tasks: Sequence[Task]) -> None:
         self._world = world
+        self._episode = {task.name: task.episode for task in tasks}
         self._sent: list[tuple[float, fragment_pb2.FragmentHeader, Fragment]] = []
         self.parts: dict[tuple[str, int], Counter[tuple[str, int]]] = {}
         """Contents of each fragment that is not settled yet."""
@@ -227,7 +228,7 @@ class Post:
         while self._sent and self._sent[0][0] <= self._world.clock():
             _, header, fragment = self._sent.pop(0)
             name, steps = (header.name.stream, header.name.sequence), fragment.obs[:, 0]
-            part = np.select([steps < EDGE, steps >= EPISODE - EDGE], [START, END], MIDDLE)
+            part = np.select([steps < EDGE, steps >= self._episode[header.task] - EDGE], [START, END], MIDDLE)
             versions = fragment.policy_version
             stored = self._world.append(
                 *name,
@@ -351,7 +352,11 @@ def simulate(
     """
     world.staged, clock = None, world.clock
     learner, counts = Learner(world, train_s, staged), [Count(), Count()]
-    pool, post, inference = Environments(tasks, learner, clock), Post(world), Nobody(sum(task.slots for task in tasks))
+    pool, post, inference = (
+        Environments(tasks, learner, clock),
+        Post(world, tasks),
+        Nobody(sum(task.slots for task in tasks)),
+    )
     grants = RolloutPermits(
         Client(world),  # type: ignore[arg-type]
         version=lambda: inference.version,

@@ -42,8 +42,8 @@ class ReplayServiceStub:
     Reserve: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.ReserveRequest, _replay_service_pb2.ReserveResponse]
     """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
     chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
-    expires when its stream falls silent, and ends when it is returned. A chunk that takes far longer than others is granted
-    still, but holds no room any more.
+    expires when its stream falls silent, and ends when it is returned. A chunk that takes far longer than others stays
+    granted, but holds no room any more.
 
     Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
     to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most
@@ -118,8 +118,8 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     Reserve: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.ReserveRequest, _replay_service_pb2.ReserveResponse]  # type: ignore[assignment]
     """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
     chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
-    expires when its stream falls silent, and ends when it is returned. A chunk that takes far longer than others is granted
-    still, but holds no room any more.
+    expires when its stream falls silent, and ends when it is returned. A chunk that takes far longer than others stays
+    granted, but holds no room any more.
 
     Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
     to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most
@@ -197,8 +197,8 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_replay_service_pb2.ReserveResponse, _abc.Awaitable[_replay_service_pb2.ReserveResponse]]:
         """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
         chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
-        expires when its stream falls silent, and ends when it is returned. A chunk that takes far longer than others is granted
-        still, but holds no room any more.
+        expires when its stream falls silent, and ends when it is returned. A chunk that takes far longer than others stays
+        granted, but holds no room any more.
 
         Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
         to be used, when its stream is too slow: the shortest fragment would be too stale for every lease, or might be and most

@@ -7,7 +7,7 @@
 The actor's loop adds requests and reads grants; this thread exchanges them with replay. It sleeps until a first
 request, or for replay's hint after a refusal; a new request, new weights and `close` wake it. Requests are made ahead,
 so the thread then waits a moment for more of them, unless the loop needs a grant. It renews grants of open chunks every
-`renew_s`, which keeps a slow stream's grant alive.
+`renew_s`, which keeps a slow stream's grant alive, and gives back those of chunks that will not begin soon.
 
 Each call reports what changed of the streams, and each answer forecasts when leases close: `deadline` returns it. While
 a chunk is being made, a new forecast is fetched twice per lease.
@@ -97,7 +97,7 @@ class RolloutPermits:
                 self._wake(urgent=False)
 
     def give_back(self, chunk: Chunk) -> None:
-        """Lets others have the room of a chunk that is not begun for a while. `request` undoes it."""
+        """Lets others have the room of a chunk that will not begin soon, unless it has. `request` undoes it."""
         with self._changed:
             is_begun = chunk[0] in self._open and self._states[chunk[0]].chunk == chunk[1]
             if not is_begun and (chunk in self._grants or chunk in self._requests):
@@ -178,7 +178,7 @@ class RolloutPermits:
             self._wake()
 
     def reserve(self) -> float | None:
-        """Calls replay once with all requests and due renewals. Returns when to call again, s; None at a request."""
+        """Calls replay once with all that is due. Returns when to call again, s; None at a request."""
         with self._changed:
             self._is_notified = self._urgent = False
             renewed_s = self._clock() - self._renew_s

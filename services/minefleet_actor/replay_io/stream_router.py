@@ -96,9 +96,10 @@ class StreamRouter:
         """Asks for the chunk of the slot's next fragment, or of the one after it."""
         self._shard(slot).permits.request(self._chunk_of(slot, after_another=after_another))
 
-    def give_back(self, slot: int, *, after_another: bool = False) -> None:
-        """Lets others have the room of that chunk until it is asked for again."""
-        self._shard(slot).permits.give_back(self._chunk_of(slot, after_another=after_another))
+    def give_back(self, slot: int) -> None:
+        """Lets others have the room of the slot's chunks that are not begun, until they are asked for again."""
+        for after_another in (False, True):
+            self._shard(slot).permits.give_back(self._chunk_of(slot, after_another=after_another))
 
     def has_room(self, slot: int) -> bool:
         """Whether a fragment of the slot may be queued although the next one goes on already."""

@@ -9,7 +9,8 @@ or where its episode has ended. Where it is shorter, it goes on: its lease waits
 
 How long steps take is known twice: of the last few, for when the next one will end, and of many, for whether a slot is
 slower than others. On busy cores a step waits now and then, and a cut for that would cost more than it saves.
-A reset is no such hiccup: a fragment that could not go on in time after it ends before it.
+A reset is no such hiccup: a fragment that could not go on in time after it ends before it, and a chunk that resets make
+longer than it may be ends at its deadline.
 
 Where a full chunk takes too long, a fragment starts only if its shortest form has time; else the slot waits for newer
 weights, for a while.
@@ -43,7 +44,7 @@ than they all take. One of them may take so many times as long as usually."""
 REPORT_INTERVAL_S = 3.0
 """Interval between reports of every playing slot to replay, where slots wait for each other."""
 STUCK_RATIO = 3.0
-"""A slot plays no longer whose environment takes so many times as long as resets do, and steps."""
+"""A slot plays no longer whose environment takes so many times as long as its resets do, and its steps."""
 MAX_RESETS = 5
 """Durations of a slot's resets, of which the median counts: the first one is also that of starting it."""
 LONG_RESET_S = 0.5
@@ -97,8 +98,8 @@ class FreshnessCuts:
         """Their medians; 0 where none is known."""
         self._reset_until = np.full(slots, -np.inf)
         """When the reset of a slot's environment is expected to be over."""
-        self._has_long_reset = np.zeros(slots, np.bool_)
-        """With a reset in it, the slot's chunk takes longer than it may."""
+        self._chunk_resets_s = np.zeros(slots)
+        """That resets have taken in the chunk that a slot is making."""
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
         self._earliest = math.inf
@@ -138,6 +139,7 @@ class FreshnessCuts:
         for slot, seconds in zip(slots.tolist(), (self._clock() - self._commanded_at[slots]).tolist(), strict=True):
             self._resets[slot].append(seconds)
             self._reset_s[slot] = median_low(self._resets[slot])
+            self._chunk_resets_s[slot] += seconds
 
     def long_resets(self, resetting: NDArray[np.bool_]) -> list[int]:
         """The slots, among those that are `resetting` [S], whose room others are to have meanwhile."""
@@ -167,7 +169,7 @@ class FreshnessCuts:
         self._is_open[slot] = self._enabled
         if self._enabled:
             if not self._router.forecast(slot).whole_fragments:
-                self._began_at[slot], self._has_long_reset[slot] = self._clock(), False
+                self._began_at[slot], self._chunk_resets_s[slot] = self._clock(), 0.0
             self._update_deadline(slot)
         self._waits_until[slot] = math.inf
         self.lacks[slot] = 0
@@ -192,8 +194,6 @@ class FreshnessCuts:
         """Records that the slot's environment is reset now. Returns whether its open fragment ends before that."""
         self._update()
         self._reset_until[slot] = self._clock() + self._reset_s[slot]
-        usual_s = self._chunk_steps * self._usual_s[slot] + self._reset_s[slot]
-        self._has_long_reset[slot] |= usual_s > self._longest_s[slot]
         return bool(self._due(np.array([slot]), recorder)[0])
 
     def commands_sent(self, slots: Slots) -> None:
@@ -247,10 +247,11 @@ class FreshnessCuts:
     def _takes_too_long(self, recorder: Recorder) -> NDArray[np.bool_]:
         """[S] bool: the slots whose chunk will have taken longer than it may when it is full."""
         left = np.maximum(self._chunk_steps - self._steps_before - recorder.length, 0)
-        goes_on_at = np.maximum(self._clock(), self._reset_until)
+        now, usual_s = self._clock(), self._chunk_steps * self._usual_s
+        goes_on_at = np.maximum(now, self._reset_until)
         expected_s: NDArray[np.float64] = goes_on_at - self._began_at + left * self._step_s
-        usual_s = self._chunk_steps * self._usual_s
-        is_alike = (usual_s <= ALIKE_SHARE * self._longest_s) & ~self._has_long_reset
+        resets_s = self._chunk_resets_s + goes_on_at - now
+        is_alike = (usual_s <= ALIKE_SHARE * self._longest_s) & (usual_s + resets_s <= self._longest_s)
         hiccup_s = np.where(is_alike, HICCUP_RATIO * usual_s, 0.0)
         takes_too_long: NDArray[np.bool_] = expected_s > np.maximum(self._longest_s, hiccup_s)
         return takes_too_long

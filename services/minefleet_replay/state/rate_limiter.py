@@ -1,7 +1,7 @@
 """Decides which chunks may be made now. Pure: steps held and the time are passed in.
 
 The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` steps, N = steps per iteration: as many as can still be used
-before they are too stale. A chunk takes as much of it as it has steps, and until it is whole as much as it was granted.
+before they are too stale. A chunk takes as much of it as it has steps, and until it is whole as it is expected to get.
 What room is left, however little, is enough for one more chunk: so the steps that an iteration lacks can always be
 made. Nothing can hold room for ever: a chunk leaves when it is trained or too stale, a grant and an incomplete chunk
 when nobody speaks of them for `grant_timeout_s`.
@@ -31,7 +31,7 @@ class ExpectedSteps(NamedTuple):
     since: float
     """When it was granted, or its last fragment arrived."""
     most_steps: int
-    """That were granted."""
+    """Room that a renewal may give back to it."""
     steps: int
     """For which room is kept."""
 
@@ -62,12 +62,11 @@ class LastSeen:
         self._seen[name] = coming._replace(reported_at=now, steps=steps)
         self.steps += steps
 
-    def drop(self, name: ChunkName) -> int:
-        """Watches the name no longer. Returns its steps."""
+    def drop(self, name: ChunkName) -> ExpectedSteps | None:
+        """Watches the name no longer. Returns what was expected of it, if anything."""
         coming = self._seen.pop(name, None)
-        steps = 0 if coming is None else coming.steps
-        self.steps -= steps
-        return steps
+        self.steps -= 0 if coming is None else coming.steps
+        return coming
 
     def silent_since(self, moment: float) -> Iterator[ChunkName]:
         """Names that did not report after `moment`, the longest silent first."""
@@ -139,11 +138,12 @@ class RateLimiter:
             self._incomplete.renew(name, steps, now)
 
     def begin(self, name: ChunkName, steps: int, missing_steps: int, now: float) -> None:
-        """A fragment of an incomplete chunk has arrived: the steps that this lacks take the place of its grant."""
-        if name in self._grants or name in self._incomplete:
-            kept_steps = self._grants.drop(name) + self._incomplete.drop(name)
-            missing_steps = min(missing_steps, max(0, kept_steps - steps))
-        self._incomplete.record(name, missing_steps, now)
+        """A fragment of an incomplete chunk has arrived: what the chunk still lacks takes the place of its grant."""
+        coming = self._grants.drop(name) or self._incomplete.drop(name)
+        most_steps = missing_steps if coming is None else min(missing_steps, max(0, coming.most_steps - steps))
+        self._incomplete.record(name, most_steps, now)
+        if coming is not None:
+            self._incomplete.renew(name, max(0, coming.steps - steps), now)
 
     def revoke(self, name: ChunkName) -> None:
         """The chunk is not made, or could not be used."""

@@ -249,6 +249,20 @@ def test_freshness_cuts_end_a_chunk_in_time_that_a_reset_has_made_too_long(world
     assert not world.is_due()
 
 
+def test_freshness_cuts_end_a_chunk_in_time_whose_reset_took_longer_than_before(world: World) -> None:
+    world.router.longest = 1.2 * FULL * STEP_S
+    for _ in range(2):
+        reset(world, 0.1)
+    for seconds, is_due in ((1.0, False), (1.7, True)):
+        world.cuts.began(0)
+        world.router.foresee(world.now + 8.0)
+        world.cuts.begin_reset(0, world.recorder)
+        reset(world, seconds)
+        reset(world, 0.4)
+        world.now = world.router.at
+        assert world.is_due() == is_due
+
+
 def test_room_is_given_back_while_a_reset_takes_long_or_has_done_so(world: World) -> None:
     def gives_back(seconds: float) -> bool:
         world.cuts.commands_sent(np.array([0]))
