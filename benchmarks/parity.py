@@ -20,7 +20,7 @@ from minefleet.config.load import load
 from minefleet.policies import build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import to_numpy
-from minefleet_actor.inference.forward import ForwardOptions
+from minefleet_actor.inference.compiled_forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate

@@ -27,11 +27,11 @@ from minefleet.core.tree import Tree, tree_map
 from minefleet.policies.precision import DTYPES, compute
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA
-from minefleet_actor.inference.forward import ForwardOptions, captured
+from minefleet_actor.inference.compiled_forward import ForwardOptions, captured
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.amp import compute_dtype
+from minefleet_learner.targets.mixed_precision import compute_dtype
 from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

@@ -24,7 +24,7 @@ from minefleet.runs.run import Run
 from minefleet_actor.env_death_recorder import DeathRecorder
 from minefleet_actor.incarnation_setup import canary_slots, choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
-from minefleet_actor.inference.forward import options_of
+from minefleet_actor.inference.compiled_forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.live_settings_update import follow_settings
@@ -38,7 +38,7 @@ from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.reward_scale_clip import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
-from minefleet_actor.slot_view import SlotView
+from minefleet_actor.slot_descriptions import SlotView
 from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.video_recorder import Camera
 from minefleet_actor.video.video_recorder_setup import is_to_film, make_camera

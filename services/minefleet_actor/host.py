@@ -31,12 +31,12 @@ from minefleet.runs.run import from_dict
 from minefleet.v1 import status_service_pb2, worlds_service_pb2
 from minefleet_actor.metrics.remote_host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
-from minefleet_actor.remote_host_stream import ActorStream
+from minefleet_actor.remote_host_client import ActorStream
 from minefleet_runtime.addresses import is_loopback
 from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import StateCollector
 from minefleet_runtime.process_setup import set_up_logging, stop_on_signal, switch_threads_often
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from minefleet.core.errors import UnavailableError
 from minefleet.v1 import slots_service_pb2, slots_service_pb2_grpc
-from minefleet_actor.slot_view import SlotView
+from minefleet_actor.slot_descriptions import SlotView
 
 
 class SlotsServicer(slots_service_pb2_grpc.SlotsServiceServicer):

@@ -29,7 +29,7 @@ from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.data.prefetcher import Prefetcher
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from minefleet_parameters.announcer import Announcer
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_runtime.process_setup import most_open_files
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.codec import check_header
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.engine.append import FragmentUpload
-from minefleet_replay.state.actor_counts import ActorCounts
+from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.storage.fragment_validation import check_finite, check_shapes
 
 MAX_PAYLOAD_BYTES = 256 * 2**20

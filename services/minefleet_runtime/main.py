@@ -25,7 +25,8 @@ from minefleet_runtime.cpu_time import own_stats
 from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
 from minefleet_runtime.process_setup import keep_freed_memory, set_up_logging, stop_on_signal
-from minefleet_runtime.role_context import RoleContext, StatusTracker, section_of
+from minefleet_runtime.role_context import RoleContext, section_of
+from minefleet_runtime.role_status import StatusTracker
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from minefleet.rpc.enum_names import state_word
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.cpu_time import ProcessorCollector
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 

@@ -7,7 +7,7 @@ from minefleet.core.errors import ContractError
 from minefleet.rpc.durations import duration
 from minefleet.rpc.enum_names import role_word
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 Identity = status_service_pb2.Identity
 

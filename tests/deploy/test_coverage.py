@@ -15,7 +15,7 @@ from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_replay.engine.metrics import ReplayMetrics, show_limits
 from minefleet_replay.state.limits import Limits
 from minefleet_runtime.metrics import DiskCollector, RpcMetrics, StateCollector, register_process
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 SUFFIXES = {
     "counter": ("_total",),

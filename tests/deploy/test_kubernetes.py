@@ -38,7 +38,7 @@ from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.runs.run import RUN_FILE, read_run
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_runtime.http_endpoint import ProbeServer
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 GRPC, METRICS, DNS, RENDEZVOUS = 7000, 9100, 53, 29500
 PORTS = (GRPC, METRICS, DNS, RENDEZVOUS, 40000)

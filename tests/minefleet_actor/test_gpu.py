@@ -12,7 +12,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import to_numpy
-from minefleet_actor.inference.forward import ForwardOptions
+from minefleet_actor.inference.compiled_forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.diagnostics.parity import BOUNDS
 

@@ -24,7 +24,7 @@ from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_runtime.access import Access
 from minefleet_runtime.interceptors import AioRpcInterceptor
 from minefleet_runtime.metrics import RpcMetrics
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 from minefleet_runtime.serve import SERVER_OPTIONS
 
 Weights = dict[str, NDArray[Any]]

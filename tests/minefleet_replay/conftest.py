@@ -37,7 +37,7 @@ from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
 from minefleet_replay.service import ReplayServicer
-from minefleet_replay.state.actor_counts import NO_COUNTS, ActorCounts
+from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of

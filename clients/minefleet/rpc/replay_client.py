@@ -11,7 +11,6 @@ from typing import Any
 from minefleet.rpc.channel import CALL_TIMEOUT_S, bundled, pieces
 from minefleet.rpc.drop_record import DropRecord
 from minefleet.rpc.durations import duration
-from minefleet.rpc.fragment_reader import FragmentReader
 from minefleet.rpc.replay_types import (
     NO_POSITION,
     ORDERS,
@@ -24,6 +23,7 @@ from minefleet.rpc.replay_types import (
     Position,
     Reservation,
 )
+from minefleet.rpc.resumable_lease_read import FragmentReader
 from minefleet.rpc.service_client import ServiceClient
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from minefleet.core.tree import Tree
 from minefleet.policies import Policy
 from minefleet.policies.weight_arrays import load_numpy
-from minefleet_actor.inference.forward import Forward
+from minefleet_actor.inference.compiled_forward import Forward
 
 
 class PolicyCopy:

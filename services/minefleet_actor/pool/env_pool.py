@@ -40,7 +40,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
 from minefleet_actor.pool.env_process import Stage
-from minefleet_actor.pool.failure_log import FailureLog
+from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.pool_results import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.process_supervisor import (
     Event,

@@ -28,7 +28,7 @@ from minefleet.core.errors import ContractError, DeadlineError, FleetError, Over
 from minefleet.core.schema import Schema
 from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.v1 import worlds_service_pb2
-from minefleet_actor.pool.failure_log import FailureLog
+from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox, WorldOutcome
 from minefleet_actor.pool.pool_results import Failure, Ready
 from minefleet_actor.pool.process_supervisor import timeouts_s

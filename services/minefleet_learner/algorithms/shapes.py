@@ -1,4 +1,4 @@
-"""Type aliases of estimates and losses: tensors of fragments side by side, of one shape."""
+"""Refuses tensors of estimates and losses that are not of one shape."""
 
 from torch import Tensor
 

@@ -20,7 +20,7 @@ from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Name
 from minefleet_learner.distributed.ranks import Ranks
-from minefleet_learner.targets.amp import build_scaler
+from minefleet_learner.targets.mixed_precision import build_scaler
 from minefleet_learner.targets.training_statistics import APPROX_KL, UpdateTally
 
 logger = logging.getLogger(__name__)

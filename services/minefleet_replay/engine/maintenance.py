@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from minefleet.core.errors import OverloadedError
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.replay import Replay
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 logger = logging.getLogger(__name__)
 

@@ -25,13 +25,13 @@ from minefleet_replay.engine.counters_file import Counters, counters_of, write_c
 from minefleet_replay.engine.lease import LeasePath, LeaseRequest
 from minefleet_replay.engine.stored_fragments import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
-from minefleet_replay.state.actor_counts import ActorCounts
+from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.lease_table import Ending
 from minefleet_replay.state.rate_limiter import RetryAfter
-from minefleet_replay.state.step_usage import TaskSteps
+from minefleet_replay.state.step_fates import TaskSteps
 from minefleet_replay.state.stream_pace import StreamState
 from minefleet_replay.storage.identity import ShardIdentity, write_identity
 from minefleet_replay.storage.rocksdb_store import Family, StorageError

@@ -21,7 +21,7 @@ from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.run_state import RunState
-from minefleet_replay.state.step_usage import PLAYED, TRAINED, StepCounter
+from minefleet_replay.state.step_fates import PLAYED, TRAINED, StepCounter
 from minefleet_replay.state.stream_pace import Streams
 from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.payload_log import PayloadLog

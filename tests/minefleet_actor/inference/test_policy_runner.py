@@ -16,7 +16,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.weight_arrays import to_numpy
-from minefleet_actor.inference.forward import ForwardOptions, padded_sizes
+from minefleet_actor.inference.compiled_forward import ForwardOptions, padded_sizes
 from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
 

@@ -22,7 +22,7 @@ from minefleet.core.tree import Tree
 from minefleet.policies import Policy, build
 from minefleet.policies.weight_arrays import rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
-from minefleet_actor.inference.forward import ForwardOptions
+from minefleet_actor.inference.compiled_forward import ForwardOptions
 from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer

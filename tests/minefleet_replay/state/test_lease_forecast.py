@@ -18,7 +18,7 @@ from minefleet_replay.state.lease_forecast import (
     LeaseClock,
     needed_s,
 )
-from minefleet_replay.state.step_usage import RECENT
+from minefleet_replay.state.step_fates import RECENT
 from minefleet_replay.state.stream_pace import FASTER_RATIO, LATE_RATIO, RETRY_STREAM_S
 
 CLOSING = ForecastRow(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, unflatten
-from minefleet.policies.layers.action_masks import without_mask
+from minefleet.policies.layers.action_mask_in_obs import without_mask
 from minefleet.policies.layers.moments import Moments, merge, moments_of
 
 MAX_NORMALIZED = 10.0

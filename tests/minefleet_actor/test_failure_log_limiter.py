@@ -2,7 +2,7 @@
 
 import pytest
 
-from minefleet_actor.pool.failure_log import FULL_REPORTS, LINES, REPORT_INTERVAL_S, FailureLog
+from minefleet_actor.pool.failure_log_limiter import FULL_REPORTS, LINES, REPORT_INTERVAL_S, FailureLog
 from minefleet_actor.pool.pool_results import Failure
 
 

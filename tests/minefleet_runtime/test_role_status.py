@@ -1,7 +1,7 @@
 import pytest
 
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.role_context import StatusTracker
+from minefleet_runtime.role_status import StatusTracker
 
 
 @pytest.mark.parametrize("state", [status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_WAITING])
