@@ -33,8 +33,8 @@ from minefleet.runs.run import to_dict
 from minefleet.v1 import worlds_service_pb2_grpc
 from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
 from minefleet_actor.worlds_service import WorldsServicer
+from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.process_setup import switch_threads_often
-from minefleet_runtime.serve import SERVER_OPTIONS
 
 HOSTS = 2
 DELAY_S = 0.002

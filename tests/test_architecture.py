@@ -16,7 +16,7 @@ LIGHT_MODULES = (
     "minefleet.local_training",
     "minefleet.monitoring.run_results",
     "minefleet_runtime.main",
-    "minefleet_runtime.serve",
+    "minefleet_runtime.grpc_server.serve",
     "minefleet_replay.service",
     "minefleet_replay.__main__",
     "minefleet_parameters.service",

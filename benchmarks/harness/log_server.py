@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from minefleet.rpc.channel import PIECE_BYTES
-from minefleet_runtime.serve import SERVER_OPTIONS
+from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 
 SERVICE = "benchmark.Log"
 HANDLERS = 32

@@ -20,8 +20,8 @@ from typing import Any
 import grpc
 
 from minefleet.rpc.channel import PIECE_BYTES, pieces
+from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.process_setup import keep_freed_memory
-from minefleet_runtime.serve import SERVER_OPTIONS
 
 SERVICE = "benchmark.Bare"
 UPLOAD = f"/{SERVICE}/Upload"

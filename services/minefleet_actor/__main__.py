@@ -25,7 +25,7 @@ def body(context: RoleContext) -> None:
     from minefleet_actor.role import act, lifetime, prepare
     from minefleet_actor.slots_service import SlotsServicer
     from minefleet_actor.worlds_service import WorldsServicer
-    from minefleet_runtime.serve import serving
+    from minefleet_runtime.grpc_server.serve import serving
 
     worker = context.run.config.rollout_config.worker_config
     slots, worlds = SlotsServicer(), WorldsServicer()

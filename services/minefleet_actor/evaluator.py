@@ -21,7 +21,7 @@ def body(context: RoleContext) -> None:
     from minefleet_actor.evaluation.player import make_player
     from minefleet_actor.inference.weight_sync import announced
     from minefleet_actor.replay_io.connect import replay_client
-    from minefleet_runtime.serve import serving
+    from minefleet_runtime.grpc_server.serve import serving
 
     name, config = uuid.uuid4().hex[:12], context.run.config
     replay = replay_client(context, context.run.shards[0], "", context.stopping)

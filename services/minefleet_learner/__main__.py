@@ -60,7 +60,7 @@ def is_asked(run: Run) -> bool:
 
 def body(context: RoleContext) -> None:
     """Trains, as the rank that the environment says. With `--stay` it waits while the run is over, until a signal."""
-    from minefleet_runtime.serve import serving
+    from minefleet_runtime.grpc_server.serve import serving
 
     rank, ending = rank_here(), ending_of(context.run) if context.arguments.stay else ""
     train = None if ending else prepare(context)

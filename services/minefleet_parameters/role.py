@@ -13,8 +13,8 @@ from minefleet.config import FleetConfig
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import open_store
+from minefleet_runtime.grpc_server.serve import serve_aio
 from minefleet_runtime.role_context import RoleContext
-from minefleet_runtime.serve import serve_aio
 
 MIN_KEPT_VERSIONS = 8
 

@@ -22,9 +22,9 @@ def body(context: RoleContext) -> None:
     from minefleet_replay.engine.recovery import open_replay
     from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.state.limits import limits_of
+    from minefleet_runtime.grpc_server.serve import serve
     from minefleet_runtime.metrics import DiskCollector
     from minefleet_runtime.process_setup import die_with_any_thread
-    from minefleet_runtime.serve import serve
 
     die_with_any_thread()
     shard, metrics = context.run.shards[context.index], ReplayMetrics(context.registry)

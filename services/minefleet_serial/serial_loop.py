@@ -15,9 +15,9 @@ from minefleet_actor.build import ActorParts, assemble
 from minefleet_learner.trainer_loader import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
+from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.role_status import StatusTracker
-from minefleet_runtime.serve import serving
 
 
 def run_in_order(context: RoleContext) -> None:

@@ -22,10 +22,10 @@ from minefleet.runs.run import to_dict
 from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
 from minefleet_actor.pool import HostedPool
 from minefleet_actor.worlds_service import WorldsServicer
-from minefleet_runtime.access import Access
-from minefleet_runtime.interceptors import RpcInterceptor
+from minefleet_runtime.grpc_server.access import Access
+from minefleet_runtime.grpc_server.interceptors import RpcInterceptor
+from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.metrics import RpcMetrics
-from minefleet_runtime.serve import SERVER_OPTIONS
 
 
 class ServedPool(HostedPool):

@@ -21,11 +21,11 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
-from minefleet_runtime.access import Access
-from minefleet_runtime.interceptors import AioRpcInterceptor
+from minefleet_runtime.grpc_server.access import Access
+from minefleet_runtime.grpc_server.interceptors import AioRpcInterceptor
+from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.metrics import RpcMetrics
 from minefleet_runtime.role_status import StatusTracker
-from minefleet_runtime.serve import SERVER_OPTIONS
 
 Weights = dict[str, NDArray[Any]]
 

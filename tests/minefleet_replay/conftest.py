@@ -42,8 +42,8 @@ from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.state.stream_pace import StreamState
+from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext
-from minefleet_runtime.serve import serving
 
 RUN = "run-1"
 SCHEMA = Schema(

@@ -17,9 +17,9 @@ from minefleet.core.function_references import load
 from minefleet.core.tree import tree_map
 from minefleet.rpc.retrier import StoppedError
 from minefleet.v1 import status_service_pb2
+from minefleet_runtime.grpc_server.serve import nothing, serve
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext
-from minefleet_runtime.serve import nothing, serve
 
 RAISED = {
     "config": ConfigError("discount must lie in [0, 1], got 2"),

@@ -42,7 +42,7 @@ OTHER_MODULES = (
     "minefleet_learner.trainer_loader",
     "minefleet_learner.build",
     "minefleet_runtime.main",
-    "minefleet_runtime.serve",
+    "minefleet_runtime.grpc_server.serve",
     "torch._dynamo",
 )
 """Modules that the roles need; torch makes no optimizer without `torch._dynamo`."""

@@ -6,7 +6,7 @@
       learner/ ...
 
 A certificate says a role, not a host: its name is `actor.minefleet`, `replay.minefleet`, ... A client asks for the role
-that it wants to talk to, wherever that lives, and a server lets a role do what `minefleet_runtime.access` allows it.
+that it wants to talk to, wherever that lives; `minefleet_runtime.grpc_server.access` says what a server lets it do.
 """
 
 from collections.abc import Sequence

@@ -19,8 +19,8 @@ from minefleet.rpc import certificates
 from minefleet.rpc.credentials import NOTHING, Credentials, read_credentials
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
+from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext
-from minefleet_runtime.serve import serving
 
 ROW = {
     "iteration": 3,

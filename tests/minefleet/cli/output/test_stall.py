@@ -10,8 +10,8 @@ import pytest
 from minefleet.cli.output.stall import REPEAT_S, STALL_S, Stall
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
+from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext
-from minefleet_runtime.serve import serving
 
 PAUSED, RUNNING, WAITING = map(status_service_pb2.State.Value, ("STATE_PAUSED", "STATE_RUNNING", "STATE_WAITING"))
 FULL = "waiting for replay: its disk is full"

@@ -8,7 +8,7 @@ from minefleet.core import errors
 from minefleet.core.errors import FleetError, OverloadedError
 from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.rpc_errors import translated
-from minefleet_runtime.error_status import status_of
+from minefleet_runtime.grpc_server.error_status import status_of
 
 KINDS = [
     kind

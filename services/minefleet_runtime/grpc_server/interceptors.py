@@ -12,8 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from minefleet.core.errors import FleetError, OverloadedError, RejectedError, StrangerError
-from minefleet_runtime.access import Access, is_open
-from minefleet_runtime.error_status import status_of
+from minefleet_runtime.grpc_server.access import Access, is_open
+from minefleet_runtime.grpc_server.error_status import status_of
 from minefleet_runtime.metrics import Rpc, RpcMetrics
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"

@@ -28,9 +28,9 @@ from minefleet.core.errors import (
 from minefleet.rpc.channel import connect, shake_hands
 from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.interceptors import MAX_PROBES
+from minefleet_runtime.grpc_server.interceptors import MAX_PROBES
+from minefleet_runtime.grpc_server.serve import serve, serve_aio, serving
 from minefleet_runtime.role_context import RoleContext
-from minefleet_runtime.serve import serve, serve_aio, serving
 
 SERVICE = "test.Echo"
 TIMEOUT_S = 30.0
