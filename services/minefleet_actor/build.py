@@ -187,6 +187,7 @@ def make_cuts(run: Run, router: StreamRouter, slots: int, *, inline: bool) -> Fr
         chunk_steps=rollout.fragment_length * buffer.fragments_per_chunk,
         enabled=not inline and not rollout.worker_config.deterministic,
         balanced=buffer.balance != "speed",
+        paced=buffer.pacing == "grants",
     )
 
 

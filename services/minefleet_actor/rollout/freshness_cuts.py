@@ -70,6 +70,7 @@ class FreshnessCuts:
         chunk_steps: int,
         enabled: bool = True,
         balanced: bool = False,
+        paced: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Stores its arguments.
@@ -82,6 +83,7 @@ class FreshnessCuts:
             chunk_steps: In a full chunk.
             enabled: Otherwise fragments end when they are full, and start when replay grants their chunk.
             balanced: Whether slots wait for each other, so that replay must know which play.
+            paced: Whether replay grants as many chunks as it has room for, and not any.
             clock: Seconds, monotonic.
         """
         self._router = router
@@ -90,6 +92,7 @@ class FreshnessCuts:
         self._chunk_steps = chunk_steps
         self._enabled = enabled
         self.balanced = balanced
+        self._gives_back = enabled and paced
         self._clock = clock
         self._report_at = -math.inf
         self._resets = [deque[float](maxlen=MAX_RESETS) for _ in range(slots)]
@@ -144,7 +147,7 @@ class FreshnessCuts:
     def long_resets(self, resetting: NDArray[np.bool_]) -> list[int]:
         """The slots, among those that are `resetting` [S], whose room others are to have meanwhile."""
         takes_s = np.maximum(self._clock() - self._commanded_at, self._reset_s)
-        return np.flatnonzero(resetting & (takes_s > LONG_RESET_S)).tolist() if self._enabled else []
+        return np.flatnonzero(resetting & (takes_s > LONG_RESET_S)).tolist() if self._gives_back else []
 
     def report(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
         """Reports to replay every few seconds which slots play; `working` [S]: those whose environment is at work."""

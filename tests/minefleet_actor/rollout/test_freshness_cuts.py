@@ -281,6 +281,14 @@ def test_room_is_given_back_while_a_reset_takes_long_or_has_done_so(world: World
     assert gives_back(0.0)
 
 
+@pytest.mark.parametrize("options", [{"enabled": False}, {"paced": False}])
+def test_no_room_is_given_back_where_nobody_lacks_it_or_time_does_not_count(options: dict[str, bool]) -> None:
+    world = World(**options)
+    world.cuts.commands_sent(np.array([0]))
+    world.now += 60.0
+    assert world.cuts.long_resets(np.array([True])) == []
+
+
 def test_a_chunk_of_several_fragments_ends_before_a_reset_that_leaves_the_next_one_no_time(world: World) -> None:
     reset(world, 6.0)
     world.cuts.began(0)
