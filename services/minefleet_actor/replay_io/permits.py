@@ -99,8 +99,7 @@ class RolloutPermits:
     def give_back(self, chunk: Chunk) -> None:
         """Lets others have the room of a chunk that will not begin soon, unless it has. `request` undoes it."""
         with self._changed:
-            is_begun = chunk[0] in self._open and self._states[chunk[0]].chunk == chunk[1]
-            if not is_begun and (chunk in self._grants or chunk in self._requests):
+            if not self._is_begun(chunk) and (chunk in self._grants or chunk in self._requests):
                 self._grants.pop(chunk, None)
                 self._requests.pop(chunk, None)
                 self._returned.add(chunk)
@@ -167,10 +166,9 @@ class RolloutPermits:
         with self._changed:
             self._grants.pop(chunk, None)
             self._requests.pop(chunk, None)
-            stream, number = chunk
-            if stream in self._open and self._states[stream].chunk == number:
-                self._open.remove(stream)
-                self._unreported.discard(stream)
+            if self._is_begun(chunk):
+                self._open.remove(chunk[0])
+                self._unreported.discard(chunk[0])
 
     def notify(self) -> None:
         """Something changed that may turn a refusal into a grant: ask at once."""
@@ -228,10 +226,14 @@ class RolloutPermits:
             self._closed = True
             self._wake()
 
+    def _is_begun(self, chunk: Chunk) -> bool:
+        """Whether the chunk is the one that its stream is making."""
+        stream, number = chunk
+        return stream in self._open and self._states[stream].chunk == number
+
     def _is_unreported(self, chunk: Chunk) -> bool:
         """Whether replay does not know yet how the chunk is being made."""
-        stream, number = chunk
-        return stream in self._unreported & self._open and self._states[stream].chunk == number
+        return chunk[0] in self._unreported and self._is_begun(chunk)
 
     def _record_state(self, chunk: Chunk, oldest_version: int | None, step_s: float, task: str) -> None:
         stream, number = chunk

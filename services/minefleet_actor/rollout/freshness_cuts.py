@@ -234,6 +234,8 @@ class FreshnessCuts:
     def _due(self, slots: Slots, recorder: Recorder) -> NDArray[np.bool_]:
         ends_at = np.maximum(self._clock(), self._reset_until[slots]) + STEP_TIME_SLACK * self._step_s[slots]
         is_due: NDArray[np.bool_] = ends_at + MARGIN_S > self._deadline[slots]
+        if not is_due.any():
+            return is_due
         is_due &= self._takes_too_long(recorder)[slots]
         for at in np.flatnonzero(is_due):
             is_due[at] = self._may_be_cut(int(slots[at]), recorder)

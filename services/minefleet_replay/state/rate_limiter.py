@@ -56,11 +56,9 @@ class LastSeen:
 
     def renew(self, name: ChunkName, most_steps: int, now: float) -> None:
         """Records a later report of the name, which is to bring no more steps than this by now."""
-        coming = self._seen[name]
-        self.drop(name)
-        steps = min(coming.most_steps, most_steps)
-        self._seen[name] = coming._replace(reported_at=now, steps=steps)
-        self.steps += steps
+        coming = self._seen.pop(name)  # It moves to the end.
+        self._seen[name] = renewed = coming._replace(reported_at=now, steps=min(coming.most_steps, most_steps))
+        self.steps += renewed.steps - coming.steps
 
     def drop(self, name: ChunkName) -> ExpectedSteps | None:
         """Watches the name no longer. Returns what was expected of it, if anything."""
