@@ -233,12 +233,13 @@ class Actor:
             self._camera.stop()
         self._batcher.close()
         for decision in self._batcher.take():
-            self._record_next_values(decision)
+            self._recorder.see(decision.slots, decision.value)
         unseen = np.flatnonzero(self._wants_decision() & self._recorder.pending)
         for start in range(0, len(unseen), self._inference.largest):
             slots = unseen[start : start + self._inference.largest]
             nothing = np.zeros(len(slots), np.bool_)
-            self._record_next_values(self._inference.decide(slots, self._pool.obs, keeps=nothing))
+            decision = self._inference.decide(slots, self._pool.obs, keeps=nothing)
+            self._recorder.see(decision.slots, decision.value)
         for slot in range(self._pool.num_slots):
             working = self.phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._stored_obs(slot)
@@ -324,7 +325,7 @@ class Actor:
     def _reset(self, slot: int) -> None:
         """Starts the next episode. A full fragment leaves first, and one that cannot go on in time after the reset."""
         if self._cuts.begin_reset(slot, self._recorder) or self._recorder.is_full(slot):
-            self._ship(slot, closes_chunk=self._closes_chunk(slot))
+            self._ship(slot)
         alone = np.array([slot])
         self._inference.reset(alone)
         self.phase[slot] = Phase.WORKING
@@ -358,18 +359,15 @@ class Actor:
     def _apply_decisions(self) -> None:
         """Does what was decided. A slot whose episode was cut meanwhile does not act any more."""
         for decision in self._batcher.take():
-            self._record_next_values(decision)
+            self._asked[decision.slots] = False
+            self._recorder.see(decision.slots, decision.value)
             slots, ready = decision.slots, self.phase[decision.slots] == Phase.READY
             self._act(decision, ready & decision.keeps)
             for slot in slots[ready & ~decision.keeps].tolist():
-                self._end_fragment(slot)
+                self._ship(slot, self._stored_obs(slot))
             for slot in slots[~ready].tolist():
                 self._recorder.cut(slot, self._stored_obs(slot))
                 self._reset(slot)
-
-    def _record_next_values(self, decision: PolicyStep) -> None:
-        self._asked[decision.slots] = False
-        self._recorder.see(decision.slots, decision.value)
 
     def _act(self, decision: PolicyStep, acts: NDArray[np.bool_]) -> None:
         """Writes down what the slots do, and lets their environments do it."""
@@ -378,7 +376,7 @@ class Actor:
             return
         for slot, state in decision.before.items():
             if self.phase[slot] == Phase.READY:
-                self._end_fragment(slot)
+                self._ship(slot, self._stored_obs(slot))
                 self._begin(slot, state, decision.version[decision.slots == slot].item())
         action = tree_map(lambda leaf: leaf[acts], decision.action)
         logp, value, first = decision.logp[acts], decision.value[acts], decision.first[acts]
@@ -400,21 +398,17 @@ class Actor:
             return
         slots = np.flatnonzero(self._wants_decision() & ~self._asked)
         if len(slots):
-            self._request_decisions_of(slots)
+            ready, steps = self.phase[slots] == Phase.READY, self._recorder.length[slots]
+            full = (steps == self._recorder.fragment_length) | self._cuts.due(slots, self._recorder)
+            border = ready & (full | (steps == 0))
+            acts = ready & ~border
+            acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
+            self.phase[slots[border & ~full & ~acts]] = Phase.BLOCKED
+            wants = ~ready | acts | full
+            self._asked[slots[wants]] = True
+            self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
         if self._is_batched:
             self._request_unrecorded_steps()
-
-    def _request_decisions_of(self, slots: Slots) -> None:
-        ready, steps = self.phase[slots] == Phase.READY, self._recorder.length[slots]
-        full = (steps == self._recorder.fragment_length) | self._cuts.due(slots, self._recorder)
-        border = ready & (full | (steps == 0))
-        acts = ready & ~border
-        acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
-        for slot in slots[border & ~full & ~acts].tolist():
-            self.phase[slot] = Phase.BLOCKED
-        wants = ~ready | acts | full
-        self._asked[slots[wants]] = True
-        self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
 
     def _request_unrecorded_steps(self) -> None:
         """Lets blocked slots go on without a fragment where others of their batch wait for them."""
@@ -473,16 +467,16 @@ class Actor:
         for slot in self._cuts.long_resets(self.resetting):
             self._router.give_back(slot)
 
-    def _end_fragment(self, slot: int) -> None:
-        """Ships a fragment that is full, or due: then its chunk ends, too."""
-        self._ship(slot, self._stored_obs(slot), closes_chunk=self._closes_chunk(slot))
-
     def _closes_chunk(self, slot: int) -> bool:
         """Whether the slot's fragment is the last of its chunk, though that might have more."""
         return not self._recorder.is_full(slot) or not self._cuts.has_time(slot)
 
     def _ship(self, slot: int, after: Tree | None = None, *, closes_chunk: bool = False) -> None:
-        """Closes the slot's fragment, queues it, and requests the chunk of the next one."""
+        """Closes the slot's fragment, queues it, and requests the chunk of the next one.
+
+        Its chunk ends with it where nothing more fits into it, or `closes_chunk`.
+        """
+        closes_chunk = closes_chunk or self._closes_chunk(slot)
         task, fragment = self._recorder.task(slot), self._recorder.close(slot, after)
         if fragment is not None:
             self._send(slot, fragment, task, closes_chunk=closes_chunk)

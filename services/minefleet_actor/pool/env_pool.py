@@ -43,7 +43,6 @@ from minefleet_actor.pool.env_process import Stage
 from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.pool_results import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.process_supervisor import (
-    Event,
     OverMemory,
     ProcessAnswer,
     ProcessEnded,
@@ -139,18 +138,15 @@ class EnvPool(Pool):
     def _turn(self, until_s: float) -> None:
         """Waits for the next event, at most until `until_s`, and does what it calls for."""
         for event in self._supervisor.turn(until_s):
-            self._attend(event)
-
-    def _attend(self, event: Event) -> None:
-        match event:
-            case ProcessAnswer():
-                self._record(event)
-            case ProcessEnded():
-                self._replace(event)
-            case TimerFired(index):
-                self._go_on(index)
-            case OverMemory():
-                self._lighten(event)
+            match event:
+                case ProcessAnswer():
+                    self._record(event)
+                case ProcessEnded():
+                    self._replace(event)
+                case TimerFired(index):
+                    self._go_on(index)
+                case OverMemory():
+                    self._lighten(event)
 
     def _record(self, answer: ProcessAnswer) -> None:
         """Records the results of a process's environments, and sends the process what has come up meanwhile."""
