@@ -31,7 +31,7 @@ from minefleet_actor.inference.compiled_forward import ForwardOptions, captured
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.mixed_precision import compute_dtype
+from minefleet_learner.targets.forward_passes import compute_dtype
 from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

@@ -31,7 +31,8 @@ from harness.sizing import machine, markdown, replace_measured
 from harness.watchers import SHAPE, tensor_names
 from minefleet.config import EndpointConfig, ReplayBufferConfig, ServicesConfig
 from minefleet.launch.ports import claim
-from minefleet.rpc.channel import connect, shake_hands
+from minefleet.rpc.channel import connect
+from minefleet.rpc.handshake import shake_hands
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 from minefleet_runtime.process_setup import allow_open_files

@@ -4,7 +4,7 @@ A docstring or a heading must not open with a free relative clause ("What is sto
 thing, or says what a function returns or does. No two classes of the product have one name, and no two modules but the
 parts that every role has. A module has 300 lines at most, but for a reason. The words that `docs/glossary.md` rejects
 stand in no name and no sentence of the product, its protos and its pages; decisions, which record what was, may have
-them.
+them. A Python file that a page names is there.
 """
 
 import ast
@@ -26,6 +26,9 @@ SHARED_MODULES = frozenset("__init__ __main__ build errors loop metrics promethe
 """The same part of several packages."""
 NAMED_FROM_OUTSIDE = ("clients/minefleet/cli/commands/", "clients/minefleet/config/")
 """Modules that have a command's name, or a key's of the configuration."""
+FILE = re.compile(r"`((?:\w+/)*\w+\.py)`")
+NAME_OTHER_FILES = ("docs/decisions/043", "docs/environments.md", "docs/from-minestudio.md", "docs/python.md")
+"""Pages that name files of users, of MineStudio, or of the past."""
 MAX_LINES = 300
 ALL_UNDER_A_LOCK = "everything that one lock guards stands in one file"
 LONG_MODULES = {
@@ -55,6 +58,7 @@ def main() -> None:
     faults += shared_modules(path for path in paths if path.startswith(PRODUCT))
     faults += long_modules(path for path in paths if path.startswith(PRODUCT))
     faults += rejected_words(path for path in paths if not path.startswith(EXEMPT))
+    faults += missing_files(path for path in paths if path.endswith(".md") and not path.startswith(NAME_OTHER_FILES))
     sys.exit("\n".join(faults) or 0)
 
 
@@ -108,6 +112,15 @@ def rejected_words(paths: Iterable[str]) -> Iterator[str]:
         for line, row in enumerate(text.splitlines(), 1):
             for word in sorted(rejected.intersection(map(str.lower, WORD.findall(row)))):
                 yield f"{path}:{line}: the glossary rejects '{word}': {row.strip()}"
+
+
+def missing_files(paths: Iterable[str]) -> Iterator[str]:
+    """Faults of files that a page names and that are not there; a page may leave the front of a path out."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tails = {"/".join(Path(path).parts[start:]) for path in listed.stdout.splitlines() for start in range(8)}
+    for path in paths:
+        for line, row in enumerate((ROOT / path).read_text().splitlines(), 1):
+            yield from (f"{path}:{line}: there is no {name}" for name in FILE.findall(row) if name not in tails)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,8 @@ from tests.role_process import TIMEOUT_S, RoleProcess, free_address
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
 from minefleet.config.security import SecurityConfig
 from minefleet.core.schema import Leaf, Schema
-from minefleet.rpc.channel import PIECE_BYTES, connect
+from minefleet.rpc.channel import connect
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import describe
 from minefleet.runs.run import Run

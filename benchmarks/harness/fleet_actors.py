@@ -28,8 +28,9 @@ from harness.fragments import fragment_of
 from harness.processes import cpu_s
 from harness.replaying import RUN_ID
 from minefleet.core.fragment import Fragment
-from minefleet.rpc.channel import CLIENT_OPTIONS, bundled, pieces
+from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.codec import encode
+from minefleet.rpc.message_pieces import bundled, pieces
 from minefleet.rpc.replay_types import Packed
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import fragment_pb2, replay_service_pb2

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 
 SERVICE = "benchmark.Log"

@@ -23,8 +23,9 @@ from harness.fragments import KINDS, Arrays, load, total_bytes
 from harness.log_server import SERVICE, as_is
 from harness.replaying import scratch
 from minefleet.core.fragment import Fragment
-from minefleet.rpc.channel import connect, pieces
+from minefleet.rpc.channel import connect
 from minefleet.rpc.codec import encode
+from minefleet.rpc.message_pieces import pieces
 from minefleet.v1 import fragment_pb2
 
 

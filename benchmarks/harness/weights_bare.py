@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from minefleet.rpc.channel import PIECE_BYTES, pieces
+from minefleet.rpc.message_pieces import PIECE_BYTES, pieces
 from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.process_setup import keep_freed_memory
 

@@ -14,7 +14,8 @@ from harness.replaying import RUN_ID, Server, make_run, scratch, serving
 from harness.weights_bare import UPLOAD, as_is
 from harness.weights_set import Weights, total_bytes
 from minefleet.config import ReplayBufferConfig
-from minefleet.rpc.channel import connect, pieces
+from minefleet.rpc.channel import connect
+from minefleet.rpc.message_pieces import pieces
 from minefleet.rpc.parameters_client import ParametersClient
 
 BARE_KINDS = ("sync", "aio")

@@ -23,8 +23,9 @@ from minefleet.core.errors import ConfigError, DeadlineError, FleetError, Unavai
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
-from minefleet.rpc.channel import WIRE_VERSION, connect
+from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import HOST, Credentials, read_credentials
+from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.rpc.retrier import Retrier, StoppedError
 from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
 from minefleet.runs.run import from_dict

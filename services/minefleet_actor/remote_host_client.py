@@ -8,7 +8,7 @@ from contextlib import suppress
 import grpc
 
 from minefleet.core.errors import FleetError, UnavailableError
-from minefleet.rpc.channel import bundled
+from minefleet.rpc.message_pieces import bundled
 from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.rpc_errors import from_rpc_error
 from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from minefleet.config import TrainConfig
 from minefleet.core.errors import GaveUpError
 from minefleet.v1 import status_service_pb2
-from minefleet_learner.targets.update_report import UpdateReport
+from minefleet_learner.training.update_report import UpdateReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

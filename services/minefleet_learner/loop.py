@@ -43,8 +43,8 @@ from minefleet_learner.metrics.stop_rule import Deadline
 from minefleet_learner.pause import Pause
 from minefleet_learner.publish_backlog import Backlog, room_for
 from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
-from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates, progress, rates
+from minefleet_learner.training.update_report import UpdateReport
 from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec, TypeAlias, TypeVar
 
-from minefleet.rpc.channel import bundled
+from minefleet.rpc.message_pieces import bundled
 from minefleet.rpc.weights.tensor_piece_codec import encode
 from minefleet.v1 import weights_pb2
 from minefleet_parameters.store import ParameterStore

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import grpc
 
 from minefleet.core.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import MAX_NAME_LENGTH, unique_bytes
 from minefleet.rpc.weights.missing_tensors_error import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers

@@ -16,7 +16,7 @@ from minefleet.core.atomic_files import sync
 from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import CorruptError
 from minefleet.core.safetensors_writer import LENGTH_BYTES, TensorRow, word_of
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_bfloat16
 from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import weights_pb2

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.atomic_files import sync
 from minefleet.core.errors import RejectedError, UnavailableError
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 import xxhash
 
 from minefleet.core.errors import RejectedError
-from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.codec import check_header
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.state.actor_progress import ActorCounts

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, RejectedError
-from minefleet.rpc.channel import bundled
 from minefleet.rpc.durations import duration, in_seconds
+from minefleet.rpc.message_pieces import bundled
 from minefleet.rpc.replay_types import ORDERS, OUTCOMES, Order, Outcome, Position
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.append_receiver import MAX_NUMBER, check_name, receive

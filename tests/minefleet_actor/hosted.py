@@ -16,8 +16,9 @@ from tests.role_process import TIMEOUT_S, wait_for
 
 from minefleet.config import EnvConfig, FleetConfig, RolloutConfig, WorkerConfig
 from minefleet.core.schema import Schema
-from minefleet.rpc.channel import CLIENT_OPTIONS, WIRE_VERSION
+from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.credentials import NOTHING
+from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.runs.run import to_dict
 from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
 from minefleet_actor.pool import HostedPool

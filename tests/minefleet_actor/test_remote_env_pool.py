@@ -33,7 +33,7 @@ from minefleet.config import EnvConfig, FleetConfig, WorkerConfig
 from minefleet.core.errors import EXIT_CONFIG
 from minefleet.core.schema import Schema
 from minefleet.envs import make, schema_of
-from minefleet.rpc.channel import WIRE_VERSION
+from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.rpc.tensor_compression import PACKINGS, pack_bytes, unpack_bytes
 from minefleet.runs.run import to_dict
 from minefleet.v1 import tensor_pb2

@@ -44,8 +44,8 @@ from minefleet_learner.diagnostics.parity import ParityError
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
 from minefleet_learner.metrics.collapse import LEAST
-from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.optimizer_step import NonFiniteError
+from minefleet_learner.training.update_report import UpdateReport
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.role_context import RoleContext

@@ -29,8 +29,8 @@ from minefleet.policies.layers.heads import DiscreteHead
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.update_report import UpdateReport
 from minefleet_learner.training.updater import Updater
 
 ENVS, STEPS, HIDDEN, SEED = 4, 12, 16, 3

@@ -21,8 +21,8 @@ from minefleet.runs.checkpoint_files import newest
 from minefleet.v1 import status_service_pb2
 from minefleet_learner import BaseTrainer, GaeActor, PPOTrainer
 from minefleet_learner.data.batch import collate
-from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.trainer_loader import find
+from minefleet_learner.training.update_report import UpdateReport
 
 Make = Callable[..., Fragment]
 SEEDS_PARAMETERS: dict[str, Any] = {

@@ -16,7 +16,8 @@ from tests.parameters_process import header_of, messages_of, pieces_of, weights_
 from tests.role_process import TIMEOUT_S, wait_for
 
 from minefleet.core.dtypes import NUMPY_DTYPES
-from minefleet.rpc.channel import PIECE_BYTES, connect
+from minefleet.rpc.channel import connect
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import architecture_fingerprint
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2

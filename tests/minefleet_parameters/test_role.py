@@ -18,8 +18,8 @@ from tests.role_process import free_address
 
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
 from minefleet.core.schema import Leaf, Schema
-from minefleet.rpc import channel as rpc
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc import channel, handshake
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 from minefleet.v1 import parameters_service_pb2, parameters_service_pb2_grpc, status_service_pb2
@@ -129,8 +129,8 @@ def test_parameters_metrics_and_status_count_publishes_fetches_and_watches(run: 
         assert scraped(run, expected) == expected
         published_at = scraped(run, ["published_timestamp_seconds"])["published_timestamp_seconds"]
         assert published_at == pytest.approx(learner.versions()[-1].publish_time.timestamp(), abs=1e-3)
-        with rpc.connect(run.config.services.parameters.address) as channel:
-            figures = dict(rpc.shake_hands(channel, None).stats)
+        with channel.connect(run.config.services.parameters.address) as link:
+            figures = dict(handshake.shake_hands(link, None).stats)
         shown = {"newest_version": 2, "kept_versions": 2, "watchers": 1, "oldest_running_version": 1}
         assert figures.pop("processor_seconds") > 0
         assert figures == shown
@@ -149,7 +149,7 @@ def scraped(run: Run, names: Iterable[str]) -> dict[str, float]:
 def test_parameters_role_raises_its_file_limit_and_warns_when_watchers_hold_most_of_it(run: Run) -> None:
     files, watchers = 120, 96
     command = ["prlimit", f"--nofile=50:{files}", sys.executable, "-m", "minefleet_parameters", "--run-dir"]
-    options = (*rpc.CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+    options = (*channel.CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
     with ExitStack() as stack, (run.directory / "log").open("wb") as log:
         process = subprocess.Popen([*command, str(run.directory)], stderr=log)
         stack.callback(process.wait)
@@ -158,8 +158,8 @@ def test_parameters_role_raises_its_file_limit_and_warns_when_watchers_hold_most
         learner.open_epoch("run")
         learner.publish({"layer": np.ones(3, np.float32)}, iteration=1)
         for _ in range(watchers):
-            channel = stack.enter_context(grpc.insecure_channel(run.config.services.parameters.address, options))
-            stub = parameters_service_pb2_grpc.ParametersServiceStub(channel)
+            link = stack.enter_context(grpc.insecure_channel(run.config.services.parameters.address, options))
+            stub = parameters_service_pb2_grpc.ParametersServiceStub(link)
             watch = stub.Watch(parameters_service_pb2.WatchRequest(), timeout=60)
             stack.callback(watch.cancel)
             next(watch)

@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from minefleet.core.errors import ContractError, FencedError, NotFoundError, RejectedError
-from minefleet.rpc.channel import PIECE_BYTES, connect
+from minefleet.rpc.channel import connect
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.rpc.weights.manifest import describe

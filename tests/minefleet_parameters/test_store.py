@@ -18,7 +18,7 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.rpc.weights.manifest import describe, digest_of, from_wire
 from minefleet.rpc.weights.missing_tensors_error import MissingTensorsError

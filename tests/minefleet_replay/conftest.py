@@ -24,8 +24,8 @@ from minefleet.config import (
     TrainConfig,
 )
 from minefleet.core.schema import Leaf, Schema
-from minefleet.rpc.channel import pieces
 from minefleet.rpc.codec import checksum
+from minefleet.rpc.message_pieces import pieces
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run

@@ -13,8 +13,9 @@ from tests.fuzzing import messages, mutated
 from tests.minefleet_replay.recount import recount
 
 from minefleet.core.fragment import Fragment
-from minefleet.rpc.channel import connect, pieces
+from minefleet.rpc.channel import connect
 from minefleet.rpc.codec import encode
+from minefleet.rpc.message_pieces import pieces
 from minefleet.v1 import fragment_pb2, replay_service_pb2, tensor_pb2
 
 SERVICE = replay_service_pb2.DESCRIPTOR.services_by_name["ReplayService"]

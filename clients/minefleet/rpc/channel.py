@@ -1,19 +1,9 @@
-"""Shared code of all clients: channels, the handshake, and pieces of large messages."""
-
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+"""Opens gRPC channels with the options that both ends must agree on."""
 
 import grpc
 
 from minefleet.rpc.credentials import NOTHING, Credentials
-from minefleet.rpc.rpc_errors import translated
-from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
-
-WIRE_VERSION = 6
-"""Roles with another wire version refuse each other. It rises where an older one would not do what a newer one asks."""
-
-PIECE_BYTES = 2**20
-"""Size of the pieces that fragments and tensors travel in: the fastest on loopback, and small against flow control."""
+from minefleet.rpc.message_pieces import PIECE_BYTES
 
 CALL_TIMEOUT_S = 10.0
 """Deadline of a call that answers at once."""
@@ -48,8 +38,6 @@ CLIENT_OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 
-Part = TypeVar("Part")
-
 
 def connect(address: str, peer: str = "", credentials: Credentials = NOTHING, *, in_turn: bool = False) -> grpc.Channel:
     """Opens a channel to `host:port` with our options, to a role that its certificate must say. Nothing is sent yet.
@@ -58,46 +46,3 @@ def connect(address: str, peer: str = "", credentials: Credentials = NOTHING, *,
     """
     policy = (("grpc.lb_policy_name", "round_robin"),) if in_turn else ()
     return credentials.channel(address, peer, (*CLIENT_OPTIONS, *policy))
-
-
-def pieces(payload: bytes) -> Iterator[bytes]:
-    """Cuts a payload into pieces of at most `PIECE_BYTES`; an empty payload has none."""
-    if 0 < len(payload) <= PIECE_BYTES:
-        yield payload
-        return
-    view = memoryview(payload)
-    for start in range(0, len(view), PIECE_BYTES):
-        yield bytes(view[start : start + PIECE_BYTES])
-
-
-def bundled(parts: Iterable[tuple[Part, int]]) -> Iterator[list[Part]]:
-    """Gathers parts into messages: each takes parts until their bytes reach `PIECE_BYTES`.
-
-    Args:
-        parts: Each with its bytes, at most `PIECE_BYTES`.
-    """
-    message: list[Part] = []
-    message_bytes = 0
-    for part, part_bytes in parts:
-        message.append(part)
-        message_bytes += part_bytes
-        if message_bytes >= PIECE_BYTES:
-            yield message
-            message, message_bytes = [], 0
-    if message:
-        yield message
-
-
-def shake_hands(
-    channel: grpc.Channel, caller: status_service_pb2.Identity | None, timeout_s: float = CALL_TIMEOUT_S
-) -> status_service_pb2.DescribeResponse:
-    """Introduces the caller to the server, which refuses it when the two could not work together.
-
-    None only looks, and is never refused.
-
-    Raises:
-        ContractError: If wire version, schema, architecture or a configuration key differs; says which.
-    """
-    request = status_service_pb2.DescribeRequest(caller=caller)
-    with translated():
-        return status_service_pb2_grpc.StatusServiceStub(channel).Describe(request, timeout=timeout_s)

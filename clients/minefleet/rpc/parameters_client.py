@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.errors import ContractError, NotFoundError
-from minefleet.rpc.channel import CALL_TIMEOUT_S, bundled
+from minefleet.rpc.channel import CALL_TIMEOUT_S
+from minefleet.rpc.message_pieces import bundled
 from minefleet.rpc.service_client import ServiceClient
 from minefleet.rpc.weights.downloads import Downloads
 from minefleet.rpc.weights.manifest import (

@@ -8,9 +8,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from minefleet.rpc.channel import CALL_TIMEOUT_S, bundled, pieces
+from minefleet.rpc.channel import CALL_TIMEOUT_S
 from minefleet.rpc.drop_record import DropRecord
 from minefleet.rpc.durations import duration
+from minefleet.rpc.message_pieces import bundled, pieces
 from minefleet.rpc.replay_types import (
     NO_POSITION,
     ORDERS,

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from minefleet.core.errors import DeadlineError, UnavailableError
-from minefleet.rpc.channel import connect, shake_hands
+from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.rpc.handshake import shake_hands
 from minefleet.rpc.retrier import Retrier
 from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2

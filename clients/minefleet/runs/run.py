@@ -36,7 +36,7 @@ from minefleet.config.load import from_data, read
 from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.rpc.channel import WIRE_VERSION
+from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.runs.checkpoint_files import STATE_FILE
 from minefleet.v1 import status_service_pb2
 

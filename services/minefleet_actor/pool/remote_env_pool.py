@@ -26,7 +26,7 @@ import numpy as np
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.errors import ContractError, DeadlineError, FleetError, OverloadedError, RejectedError
 from minefleet.core.schema import Schema
-from minefleet.rpc.channel import WIRE_VERSION
+from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.v1 import worlds_service_pb2
 from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox, WorldOutcome

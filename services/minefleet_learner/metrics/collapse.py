@@ -18,7 +18,7 @@ from statistics import median, quantiles
 from minefleet.v1 import episode_pb2
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.metrics.episode_window import mean
-from minefleet_learner.targets.update_report import UpdateReport
+from minefleet_learner.training.update_report import UpdateReport
 
 KL_RATIO, LEAST_KL = 10.0, 0.15
 ENTROPY_SHARE, LEAST_FALL = 0.05, 0.3

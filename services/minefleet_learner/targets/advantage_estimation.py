@@ -18,6 +18,7 @@ from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.sequence_windows import sequences
 from minefleet_learner.targets.forward_passes import (
+    compute_dtype,
     evaluate,
     gather,
     has_memory,
@@ -26,7 +27,6 @@ from minefleet_learner.targets.forward_passes import (
     rows_of_a_pass,
     select_seen,
 )
-from minefleet_learner.targets.mixed_precision import compute_dtype
 from minefleet_learner.targets.sequence_start_states import StartCollector
 
 

@@ -16,11 +16,10 @@ from minefleet_learner.algorithms.ppo import StepTargets, normalize
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.sequence_windows import Pieces, cut, sequences, windows
 from minefleet_learner.targets.advantage_estimation import Estimates
-from minefleet_learner.targets.forward_passes import PASS_STEPS, gather, has_memory
-from minefleet_learner.targets.mixed_precision import compute_dtype
+from minefleet_learner.targets.batch_statistics import BatchStats
+from minefleet_learner.targets.forward_passes import PASS_STEPS, compute_dtype, gather, has_memory
 from minefleet_learner.targets.reference_recurrent_states import ReferenceStateCache
 from minefleet_learner.targets.sequence_start_states import states_before
-from minefleet_learner.targets.training_statistics import BatchStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minefleet.config import TrainConfig
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import Policy, PolicyOutput
 from minefleet.policies.layers.encoders import ENCODE_CHUNK_STEPS
-from minefleet.policies.precision import compute
+from minefleet.policies.precision import DTYPES, compute
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.minibatch_sampling import evenly
 
@@ -35,6 +36,11 @@ class Selection:
     """[b, S] or [n, 1] int64, into a flattened [B, S]."""
     mask: Tensor
     """Likewise, bool, False at padding."""
+
+
+def compute_dtype(config: TrainConfig) -> torch.dtype:
+    """The dtype of the layers below the heads; every pass of the learner has it, so that they agree."""
+    return DTYPES[config.amp_dtype] if config.use_amp else torch.float32
 
 
 def has_memory(policy: Policy) -> bool:

@@ -24,8 +24,7 @@ from minefleet.policies import Policy
 from minefleet.policies.precision import compute
 from minefleet_learner.data.batch import Batch, Name
 from minefleet_learner.data.sequence_windows import windows
-from minefleet_learner.targets.forward_passes import gather, has_memory, observations, stored_state
-from minefleet_learner.targets.mixed_precision import compute_dtype
+from minefleet_learner.targets.forward_passes import compute_dtype, gather, has_memory, observations, stored_state
 
 CARRIED_BYTES = 2**27
 """States that are kept from batch to batch, at most; the streams that were not seen for the longest go first."""

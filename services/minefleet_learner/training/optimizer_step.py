@@ -20,8 +20,8 @@ from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Name
 from minefleet_learner.distributed.ranks import Ranks
-from minefleet_learner.targets.mixed_precision import build_scaler
-from minefleet_learner.targets.training_statistics import APPROX_KL, UpdateTally
+from minefleet_learner.targets.forward_passes import compute_dtype
+from minefleet_learner.training.update_tally import APPROX_KL, UpdateTally
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,10 @@ class Stepper:
     """Takes optimizer steps, and counts those in a row that it had to leave out."""
 
     def __init__(self, policy: Policy, optimizer: torch.optim.Optimizer, config: TrainConfig, ranks: Ranks) -> None:
+        device = policy.value_norm.mean.device.type
         self.optimizer = optimizer
-        self.scaler = build_scaler(policy, config)
+        self.scaler = torch.amp.GradScaler(device, enabled=compute_dtype(config) == torch.float16)
+        """The scale of the loss, for float16 alone: its gradients would vanish without. Otherwise it does nothing."""
         self._ranks = ranks
         self.config = config
         self._parameters = list(policy.parameters())

@@ -30,11 +30,10 @@ from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.minibatch_sampling import draw
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, RanksError
 from minefleet_learner.targets.advantage_estimation import Estimates, estimate
+from minefleet_learner.targets.batch_statistics import BatchStats, measure_batch
 from minefleet_learner.targets.epoch_data import Prepared, Preparer
 from minefleet_learner.targets.forward_passes import acted_on, has_memory
 from minefleet_learner.targets.reference_recurrent_states import build_carrier
-from minefleet_learner.targets.training_statistics import BatchStats, UpdateTally, measure_batch
-from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective
@@ -42,6 +41,8 @@ from minefleet_learner.training.optimizer_arrays import Arrays, digest
 from minefleet_learner.training.optimizer_step import Stepper
 from minefleet_learner.training.rng_state import rng_arrays
 from minefleet_learner.training.schedules import Rates
+from minefleet_learner.training.update_report import UpdateReport
+from minefleet_learner.training.update_tally import UpdateTally
 
 KL_SLACK = 1.5
 """An optimizer step may exceed `target_kl` by such a factor."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minefleet.core.atomic_files import sync
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.rocksdb_store import StorageError
 from minefleet_runtime.disk_full import overloaded_when_full

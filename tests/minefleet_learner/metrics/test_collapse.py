@@ -12,7 +12,7 @@ import pytest
 from minefleet.v1 import episode_pb2
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.metrics.collapse import LEAST, RECENT, CollapseDetector
-from minefleet_learner.targets.update_report import UpdateReport
+from minefleet_learner.training.update_report import UpdateReport
 
 HEALTHY = json.loads((Path(__file__).parent / "healthy_runs.json").read_text())
 """Rows of whole runs of presets with a quarter of canary slots: KL, entropy, and the episodes that

@@ -7,8 +7,8 @@ from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.metrics_row import WINDOW, IterationStats, Speedometer, make_row, tag
-from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates
+from minefleet_learner.training.update_report import UpdateReport
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.channel import PIECE_BYTES, pieces
+from minefleet.rpc.message_pieces import PIECE_BYTES, pieces
 from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
 from minefleet_replay.storage.rocksdb_store import StorageError

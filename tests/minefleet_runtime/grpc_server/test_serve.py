@@ -25,7 +25,8 @@ from minefleet.core.errors import (
     RunMismatchError,
     UnavailableError,
 )
-from minefleet.rpc.channel import connect, shake_hands
+from minefleet.rpc.channel import connect
+from minefleet.rpc.handshake import shake_hands
 from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.grpc_server.interceptors import MAX_PROBES

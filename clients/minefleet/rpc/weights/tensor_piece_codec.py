@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 
-from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2
 
