@@ -1,17 +1,22 @@
 """Assumptions of the benchmarks of whole training: keys that exist, steps of one window, all processes of a command."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.tracing import Row, Trace
+from harness.training_stages import STAGES, WAITS
 from harness.watching import Watch, family, look, pss_bytes
 from harness.whole_cases import BATCH, BATCHES, CASES, ROLLOUT
 from harness.whole_ours import config_of
 from minefleet.config.load import from_data
 
+ROOT = Path(__file__).parents[1]
+NOT_OURS = ("torch/", "grpc/", "concurrent/", "(threading.py", "(selectors.py", "backward (", "clip_grad_norm")
 CHILD = "print('up', flush=True); input()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}])"
 
@@ -50,3 +55,21 @@ def test_benchmark_command_that_fails_says_what_it_has_printed(tmp_path: Path) -
     watch = Watch(command=[sys.executable, "-c", "print('why'); exit(3)"], directory=tmp_path)
     with pytest.raises(SystemExit, match="why"):
         watch.run()
+
+
+def functions() -> Iterator[str]:
+    """All functions of the product, as a profile writes them."""
+    for path in (*ROOT.glob("services/**/*.py"), *ROOT.glob("clients/**/*.py")):
+        file = path.relative_to(ROOT).as_posix().partition("/")[2]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{node.name} ({file}"
+            if isinstance(node, ast.ClassDef):
+                yield from (f"{node.name}.{of.name} ({file}" for of in node.body if isinstance(of, ast.FunctionDef))
+
+
+def test_benchmark_budget_looks_for_functions_that_exist() -> None:
+    ours = set(functions())
+    marks = {mark for _, marks in (*STAGES, ("", WAITS)) for mark in marks}
+    missing = [mark for mark in marks if not any(mark in function for function in ours)]
+    assert all(any(other in mark for other in NOT_OURS) for mark in missing), missing
