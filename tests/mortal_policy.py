@@ -22,7 +22,7 @@ from minefleet.core.schema import Schema
 from minefleet.monitoring import rollbacks
 from minefleet.policies import Policy, build
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs import checkpoint_retention
+from minefleet.runs import checkpoint_rollback
 from minefleet_learner import live_config, loop, pause
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
@@ -42,7 +42,7 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "rollback, before its line": (live_config, "answer_rollback"),
     "rollback, after its line": (loop.Learner, "send_ranks_home"),
     "rollback, before anything is set aside": (rollbacks, "go_back"),
-    "rollback, between two that are set aside": (checkpoint_retention, "free_name"),
+    "rollback, between two that are set aside": (checkpoint_rollback, "free_name"),
     "rollback, before its epoch": (ParametersClient, "open_epoch"),
     "rollback, before replay knows": (Shards, "send_position"),
     "before the line of a pause": (pause, "append"),

@@ -1,4 +1,4 @@
-"""An environment process, started by way of `boot` with
+"""An environment process, started by way of `interpreter_command` with
 
 serve CHANNEL PARENT               pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
 describe FILE PARENT QUESTION      makes the environment once, and writes what it is to the file: see `probe`
@@ -18,10 +18,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env import process_tree
+from minefleet_env.batched_env_host import make_host
 from minefleet_env.env_probe import CLOSE_S, reply
 from minefleet_env.process_messages import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_env.shared_slot_arrays import attach
-from minefleet_env.vector_env_host import make_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import Any
 from minefleet.config.live_settings import value_of, with_settings
 from minefleet.core.errors import ConfigError, RolledBackError
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.learner_requests import (
+from minefleet.monitoring.journal_requests import (
     REFUSED,
     ROLLBACK,
     SET,

@@ -35,13 +35,13 @@ from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.iteration import IterationInput
+from minefleet_learner.iteration_backlog import Backlog, room_for
 from minefleet_learner.iteration_commit import RESULT_FILE, IterationResult, Publisher
 from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.live_config import LiveConfig
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.metrics.stop_rule import Deadline
 from minefleet_learner.pause import Pause
-from minefleet_learner.publish_backlog import Backlog, room_for
 from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
 from minefleet_learner.training.schedules import Rates, progress, rates
 from minefleet_learner.training.update_report import UpdateReport

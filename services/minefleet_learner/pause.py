@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minefleet.core.errors import FencedError
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.learner_requests import (
+from minefleet.monitoring.journal_requests import (
     LOOK_S,
     PAUSE,
     ROLLBACK,

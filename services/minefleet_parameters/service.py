@@ -22,7 +22,7 @@ import grpc
 from minefleet.core.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import MAX_NAME_LENGTH, unique_bytes
-from minefleet.rpc.weights.missing_tensors_error import MissingTensorsError
+from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
@@ -31,7 +31,7 @@ from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.sender import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import WeightsUpload
-from minefleet_parameters.watchers import Watchers
+from minefleet_parameters.watcher_registry import Watchers
 from minefleet_runtime.role_status import StatusTracker
 
 MAX_PUBLISHES = 16

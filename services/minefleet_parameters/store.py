@@ -46,7 +46,7 @@ from minefleet.core.errors import (
     RunMismatchError,
 )
 from minefleet.rpc.weights.manifest import check_architecture, check_manifest, info_of
-from minefleet.rpc.weights.missing_tensors_error import MissingTensorsError
+from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.tensor_files import Span, TensorFiles, Whole, spans

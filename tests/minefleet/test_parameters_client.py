@@ -15,7 +15,7 @@ from minefleet.core.errors import ContractError, CorruptError, RejectedError, Un
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.weights.manifest import describe, info_of
-from minefleet.rpc.weights.missing_tensors_error import MissingTensorsError
+from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import (
     parameters_service_pb2_grpc,

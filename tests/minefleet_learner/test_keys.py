@@ -21,7 +21,7 @@ from minefleet.policies import Policy
 from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch
-from minefleet_learner.data.burn_in import burned_in, burned_steps
+from minefleet_learner.data.burn_in_mask import burned_in, burned_steps
 from minefleet_learner.data.sequence_windows import cut, windows
 from minefleet_learner.targets.advantage_estimation import recompute
 from minefleet_learner.targets.forward_passes import evaluate_pieces

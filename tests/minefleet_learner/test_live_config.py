@@ -17,7 +17,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.rollout_handle import RolloutManager
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.learner_requests import REFUSED, SET, answers_in, ask, set_lines
+from minefleet.monitoring.journal_requests import REFUSED, SET, answers_in, ask, set_lines
 from minefleet.policies import build
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state

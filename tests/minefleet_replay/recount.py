@@ -2,7 +2,7 @@
 
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_table import read_rows
-from minefleet_replay.state.ledger import Amount, Ledger
+from minefleet_replay.state.ledger_totals import Amount, Ledger
 from minefleet_replay.storage.rocksdb_store import Store
 from minefleet_replay.storage.row_codec import LEDGER, FragmentRow, number_of, read_names
 from minefleet_replay.tools.fsck import Recount

@@ -10,7 +10,7 @@ import pytest
 from tests.minefleet_replay.different_speeds import END, FRAGMENT, LEAST, MIDDLE, START, Count, Task, simulate
 
 from minefleet_replay.state.lease_forecast import needed_s
-from minefleet_replay.state.step_fates import STARVED_SHARE
+from minefleet_replay.state.step_fates_by_task import STARVED_SHARE
 
 FAST_S, SLOWEST_S = 0.02, 4.0
 """Of a step: before a first lease nothing is known, and a full chunk of the slowest may be waited for."""

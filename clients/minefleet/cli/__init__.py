@@ -42,7 +42,7 @@ COMMANDS = {
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
-MODULES = {"eval": "evaluate", "set": "set_keys"}
+MODULES = {"eval": "evaluate", "set": "set_live_keys"}
 """Commands whose module and function have another name."""
 
 

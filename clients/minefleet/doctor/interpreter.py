@@ -8,7 +8,7 @@ from typing import Any
 
 from minefleet.doctor.finding import Finding, Level, ask
 from minefleet.doctor.minecraft_checks import GUIDE, MINERL, MINESTUDIO
-from minefleet_env import boot
+from minefleet_env import interpreter_command
 
 QUOTED = 100
 """Characters of what a program said that are repeated."""
@@ -40,7 +40,7 @@ def inspect_python(python: str) -> dict[str, Any] | Finding:
     name = python or sys.executable
     subject = "env.python" if python else "python"
     # Isolated: nothing in the current folder is imported, and it does not see the fleet's packages.
-    output = ask([name, *(["-I"] if python else []), "-c", INSPECT_SCRIPT], boot.environment(python))
+    output = ask([name, *(["-I"] if python else []), "-c", INSPECT_SCRIPT], interpreter_command.environment(python))
     if isinstance(output, OSError):
         text = f"{name} cannot be started ({output.strerror}); give the path of an interpreter"
         return Finding(level=Level.PROBLEM, subject=subject, text=text)
@@ -48,7 +48,7 @@ def inspect_python(python: str) -> dict[str, Any] | Finding:
         return dict(json.loads(output.splitlines()[-1]), name=name, subject=subject)
     except (IndexError, ValueError):
         last = (output.strip().splitlines() or ["nothing"])[-1]
-        text = f"{name} is no Python {'.'.join(map(str, boot.OLDEST))} or newer: it said {last[:QUOTED]}"
+        text = f"{name} is no Python {'.'.join(map(str, interpreter_command.OLDEST))} or newer: it said {last[:QUOTED]}"
         return Finding(level=Level.PROBLEM, subject=subject, text=text)
 
 

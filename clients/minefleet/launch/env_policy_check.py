@@ -21,7 +21,7 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import Start, ask, file_in_memory, read_answer, read_last_line, reply, start_fresh
 from minefleet.runs.run import from_dict, to_dict
-from minefleet_env import boot, process_tree
+from minefleet_env import interpreter_command, process_tree
 from minefleet_env.env_probe import CLOSE_S
 from minefleet_env.errors import in_one_line
 
@@ -132,7 +132,7 @@ def _describing(config: FleetConfig) -> Iterator[Callable[[], dict[str, Any]]]:
     worker = config.rollout_config.worker_config
     question = {
         "config": asdict(config.env),
-        "import_path": boot.import_path(config.env.python),
+        "import_path": interpreter_command.import_path(config.env.python),
         "seed": config.seed,
         "films": config.train_config.record_video_interval > 0,
         "num_envs": min(worker.num_envs, worker.envs_per_process),
@@ -163,8 +163,8 @@ def _start(python: str, question: dict[str, Any], file: BinaryIO, output: Binary
     arguments = ("describe", str(file.fileno()), str(os.getpid()), json.dumps(question))
     try:
         return subprocess.Popen(
-            boot.command(python, *arguments),
-            env=boot.environment(python),
+            interpreter_command.command(python, *arguments),
+            env=interpreter_command.environment(python),
             pass_fds=[file.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -17,7 +17,7 @@ from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.env_policy_check import Of, check_env_and_policy
 from minefleet.launch.ports import are_given, claim
-from minefleet.launch.run_checks import (
+from minefleet.launch.run_directory_checks import (
     check_checkpoint,
     check_resume,
     check_shards,

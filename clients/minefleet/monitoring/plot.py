@@ -10,8 +10,8 @@ from typing import Any
 
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal_requests import ROLLBACK, set_lines
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.monitoring.learner_requests import ROLLBACK, set_lines
 from minefleet.runs.run import Run, read_run
 
 CURVE_FILE = "curve.png"

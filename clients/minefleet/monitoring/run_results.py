@@ -8,7 +8,7 @@ from minefleet.config import FleetConfig
 from minefleet.monitoring import plot
 from minefleet.monitoring.journal import read_journal
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.runs.checkpoint_retention import numbered
+from minefleet.runs.checkpoint_files import numbered
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run, read_run
 

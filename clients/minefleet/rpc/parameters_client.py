@@ -31,7 +31,7 @@ from minefleet.rpc.weights.manifest import (
     from_wire,
     info_of,
 )
-from minefleet.rpc.weights.missing_tensors_error import MissingTensorsError, missing_digests
+from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError, missing_digests
 from minefleet.rpc.weights.tensor_piece_codec import cut, encode, fetch_call, pieces_in, publish_call
 from minefleet.rpc.weights.version_watch import Watch
 from minefleet.rpc.weights.weights_version import Epoch, VersionInfo, read_info

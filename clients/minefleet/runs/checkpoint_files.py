@@ -270,3 +270,13 @@ def point(directory: Path, link: str, name: str) -> None:
     aside.symlink_to(name)
     aside.replace(directory / link)
     sync(directory)
+
+
+def numbered(directory: Path) -> dict[tuple[int, int], Path]:
+    """The finished checkpoints, by iteration and suffix."""
+    places = {}
+    for path in directory.iterdir():
+        iteration, _, suffix = path.name.partition(".")
+        if iteration.isdigit():
+            places[int(iteration), int(suffix or 0)] = path
+    return places

@@ -17,14 +17,13 @@ from minefleet.core.tree import flatten
 from minefleet.core.utf8_text import readable
 from minefleet.launch.torchrun_variables import LEARNER, is_rank
 from minefleet.monitoring.journal import Line, differing_keys, read_journal
+from minefleet.monitoring.journal_requests import ROLLBACK
 from minefleet.monitoring.jsonl_tail import AXES, last_row
-from minefleet.monitoring.learner_requests import ROLLBACK
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slot_queries import SlotStatus, StreamSteps, count_steps, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
-from minefleet.runs.checkpoint_files import read_state
-from minefleet.runs.checkpoint_retention import numbered
+from minefleet.runs.checkpoint_files import numbered, read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, read_run, run_directories, to_dict
 from minefleet.watch.curves import Row, has_place, numbers, read_curves

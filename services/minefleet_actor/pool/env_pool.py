@@ -54,7 +54,7 @@ from minefleet_actor.pool.process_supervisor import (
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_actor.pool.start_limiter import StartLimiter
-from minefleet_env import boot, shared_slot_arrays
+from minefleet_env import interpreter_command, shared_slot_arrays
 from minefleet_env.process_messages import Command, Setup
 
 KILL_SHARE = 1.25
@@ -278,7 +278,7 @@ class EnvPool(Pool):
                 num_slots=self.num_slots,
                 slots=slots,
                 memory=self._memory,
-                import_path=boot.import_path(self._env_config.python),
+                import_path=interpreter_command.import_path(self._env_config.python),
                 frame_shape=self._frame_shape,
                 index=index,
                 processes=len(shares),

@@ -8,9 +8,9 @@ import signal
 import socket
 from enum import IntEnum
 
+from minefleet_actor.pool.guard_process import GuardProcess
 from minefleet_actor.pool.pool_results import Failure
-from minefleet_actor.pool.reaper_process import ReaperProcess
-from minefleet_env import boot, process_tree
+from minefleet_env import interpreter_command, process_tree
 from minefleet_env.process_messages import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
 
 END_S = 10.0
@@ -65,13 +65,18 @@ class EnvProcess:
         """A descriptor of the process itself, which cannot come to mean another one."""
         self._buffer = bytearray(MAX_FRAME_BYTES)
 
-    def open(self, guard: ReaperProcess, index: int) -> None:
+    def open(self, guard: GuardProcess, index: int) -> None:
         """Starts the process, by the guard."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             python = self.setup.config["python"]
             self._channel.send(self.setup.pack())
-            guard.start(index, boot.command(python, "serve"), theirs, without=boot.fleets_own(python))
+            guard.start(
+                index,
+                interpreter_command.command(python, "serve"),
+                theirs,
+                without=interpreter_command.fleets_own(python),
+            )
         self.stage, self.under_way, self.is_fresh = Stage.UP, Command.MAKE, True
         self._commands = bytes([Command.MAKE]) * len(self.slots)
 

@@ -13,9 +13,9 @@ from minefleet.core.schema import Schema
 from minefleet_actor.pool.pool_results import EnvStartError, Ready
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import shared_slot_arrays
+from minefleet_env.batched_env_host import make_host
 from minefleet_env.hosted_envs import EnvHost
 from minefleet_env.process_messages import Command
-from minefleet_env.vector_env_host import make_host
 
 
 class InlinePool(Pool):

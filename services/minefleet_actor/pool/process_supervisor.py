@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
 from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
+from minefleet_actor.pool.guard_process import GuardProcess
 from minefleet_actor.pool.pool_results import Failure
-from minefleet_actor.pool.reaper_process import ReaperProcess
 from minefleet_env.process_messages import FOR_MEMORY, Command, Reply, Setup
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ProcessSupervisor:
         self._began_s = np.zeros(0)
         self._due_s = np.zeros(0)
         """Per process: when its command, leaving or end is overdue, or when it is to be called; else infinity."""
-        self._guard = ReaperProcess(max_rss_bytes)
+        self._guard = GuardProcess(max_rss_bytes)
         self._selector = selectors.DefaultSelector()
         self._waker = -1
         self._waker_lock = threading.RLock()

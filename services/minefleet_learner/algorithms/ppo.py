@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minefleet.policies.layers.moments import Moments, moments_of
+from minefleet.policies.layers.mergeable_moments import Moments, moments_of
 from minefleet_learner.algorithms.importance_weights import capped
 from minefleet_learner.algorithms.shapes import check_shapes
 

@@ -23,7 +23,7 @@ from minefleet.rpc.replay_types import Order, Packed
 from minefleet.rpc.retrier import StoppedError
 from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.batch import Batch
-from minefleet_learner.data.burn_in import burned_steps
+from minefleet_learner.data.burn_in_mask import burned_steps
 from minefleet_learner.data.collate import Collator
 
 logger = logging.getLogger(__name__)

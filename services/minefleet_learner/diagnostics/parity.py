@@ -32,7 +32,7 @@ from minefleet.policies.weight_arrays import load_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.sequence_windows import windows
-from minefleet_learner.diagnostics.parity_report import LOGP, NEXT_VALUE, VALUE, Comparison, Side, describe
+from minefleet_learner.diagnostics.parity_diagnosis import LOGP, NEXT_VALUE, VALUE, Comparison, Side, describe
 from minefleet_learner.targets.forward_passes import evaluate, select_seen
 
 logger = logging.getLogger(__name__)

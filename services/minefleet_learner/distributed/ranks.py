@@ -28,7 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from minefleet.core.errors import ConfigError, FleetError
 from minefleet.launch.torchrun_variables import ADDRESS, LOCAL_RANK, PORT, SIZE, rank_here, size_here
-from minefleet.policies.layers.moments import Moments, merge
+from minefleet.policies.layers.mergeable_moments import Moments, merge
 
 AGENT_HOSTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 FOR_EVER = timedelta(days=3650)

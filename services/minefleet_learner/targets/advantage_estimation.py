@@ -15,7 +15,7 @@ from minefleet.core.tree import Tree
 from minefleet.policies import Policy
 from minefleet_learner.algorithms.fragment_chain_advantages import chain, chain_vtrace
 from minefleet_learner.data.batch import Batch
-from minefleet_learner.data.burn_in import burned_in
+from minefleet_learner.data.burn_in_mask import burned_in
 from minefleet_learner.data.sequence_windows import sequences
 from minefleet_learner.targets.forward_passes import (
     compute_dtype,

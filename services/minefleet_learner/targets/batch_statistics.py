@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minefleet.policies.layers.moments import Moments, moments_of
+from minefleet.policies.layers.mergeable_moments import Moments, moments_of
 from minefleet_learner.algorithms.importance_weights import Weights, weigh
 from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.targets.advantage_estimation import Estimates

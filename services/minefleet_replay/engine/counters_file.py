@@ -12,7 +12,7 @@ import xxhash
 
 from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import CorruptError
-from minefleet_replay.state.ledger import Ledger
+from minefleet_replay.state.ledger_totals import Ledger
 from minefleet_replay.storage.rocksdb_store import Store, StoreBatch
 from minefleet_replay.storage.row_codec import LEDGER, UNEXPLAINED, number_key
 from minefleet_runtime.disk_full import overloaded_when_full

@@ -13,8 +13,8 @@ from minefleet_replay.engine.transaction import Transaction, TransactionManager
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_table import MAX_OPEN, Ending, OpenLease, ending_row
-from minefleet_replay.state.ledger import Amount
-from minefleet_replay.state.step_fates import TRAINED
+from minefleet_replay.state.ledger_totals import Amount
+from minefleet_replay.state.step_fates_by_task import TRAINED
 from minefleet_replay.storage.row_codec import FragmentRow, number_key, uses_row
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName, ChunkNames
 from minefleet_replay.state.index import Index
 from minefleet_replay.state.lease_table import LeaseTable, read_rows
-from minefleet_replay.state.ledger import Ledger
+from minefleet_replay.state.ledger_totals import Ledger
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.rocksdb_store import Store

@@ -18,7 +18,7 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet_replay.state.ledger import BUCKETS, Reason
+from minefleet_replay.state.ledger_totals import BUCKETS, Reason
 from minefleet_replay.state.limits import Limits
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16)

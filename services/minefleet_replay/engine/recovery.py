@@ -22,8 +22,8 @@ from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.transaction import TransactionManager
+from minefleet_replay.state.chunk_grants import RateLimiter
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity, write_identity
 from minefleet_replay.storage.open_rocksdb import has_remains, lock_store, open_store

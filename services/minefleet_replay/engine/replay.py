@@ -20,18 +20,19 @@ from typing import NamedTuple
 from minefleet.core.errors import ContractError, NotFoundError, OverloadedError, RunMismatchError
 from minefleet.rpc.replay_types import Outcome, Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
-from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant
+from minefleet_replay.engine.append import AppendPath, FragmentUpload
 from minefleet_replay.engine.counters_file import Counters, counters_of, write_counters
 from minefleet_replay.engine.lease import LeasePath, LeaseRequest
+from minefleet_replay.engine.reserve import Grant, ReservePath
 from minefleet_replay.engine.stored_fragments import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.state.chunk import Chunk
+from minefleet_replay.state.chunk_grants import RetryAfter
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.lease_table import Ending
-from minefleet_replay.state.rate_limiter import RetryAfter
-from minefleet_replay.state.step_fates import TaskSteps
+from minefleet_replay.state.step_fates_by_task import TaskSteps
 from minefleet_replay.state.stream_pace import StreamState
 from minefleet_replay.storage.identity import ShardIdentity, write_identity
 from minefleet_replay.storage.rocksdb_store import Family, StorageError
@@ -92,7 +93,8 @@ class Replay:
         self.transactions = transactions
         self._clock = clock
         self._bound = bound
-        self._intake = AppendPath(transactions, clock)
+        self._grants = ReservePath(transactions, clock)
+        self._appends = AppendPath(transactions, clock)
         self._leases = LeasePath(transactions, clock, rng)
         self._hint = RetryAfter()
         self._changed = threading.Condition()
@@ -140,7 +142,7 @@ class Replay:
                 self.transactions.streams.update(stream, now)
             closing = self.transactions.lease_clock.forecast(now)
             longest_s = self.transactions.streams.longest_chunk_s(closing)
-            grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names, closing, longest_s)
+            grants, free_steps, free_to_newest = self._grants.reserve(policy_version, names, closing, longest_s)
             newest_version = self.transactions.state.run_state.newest_version
             wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
             return LeaseAnswer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
@@ -148,7 +150,7 @@ class Replay:
     def append(self, upload: FragmentUpload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""
         with self._changed:
-            outcome = self._intake.append(upload)
+            outcome = self._appends.append(upload)
             self._changed.notify_all()
         return outcome
 

@@ -13,15 +13,15 @@ from minefleet.core.errors import OverloadedError, RejectedError
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
+from minefleet_replay.state.chunk_grants import RateLimiter
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
 from minefleet_replay.state.fair_share_admission import Balance
 from minefleet_replay.state.lease_forecast import LeaseClock
-from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.state.ledger_totals import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.run_state import RunState
-from minefleet_replay.state.step_fates import PLAYED, TRAINED, StepCounter
+from minefleet_replay.state.step_fates_by_task import PLAYED, TRAINED, StepCounter
 from minefleet_replay.state.stream_pace import Streams
 from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.payload_log import PayloadLog

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.ledger import Amount
+from minefleet_replay.state.ledger_totals import Amount
 
 Age = tuple[int, float, int]
 """Oldest version, when the first step was taken, and id."""

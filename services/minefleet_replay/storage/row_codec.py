@@ -9,7 +9,7 @@ from minefleet.core.errors import CorruptError
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.state.chunk import FragmentEntry, PayloadLocation
 from minefleet_replay.state.deduplication import ChunkName, StreamNames
-from minefleet_replay.state.ledger import Reason
+from minefleet_replay.state.ledger_totals import Reason
 
 RUN_STATE = b"standing"
 LEDGER = b"ledger"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
-from minefleet.monitoring.store_locations import StoreLocation, places
+from minefleet.monitoring.service_store_paths import StoreLocation, places
 from minefleet.runs.run import Run, read_run
 from minefleet_replay.engine.drop_record_queries import why_dropped
 from minefleet_replay.state.limits import Limits, limits_of

@@ -16,7 +16,7 @@ from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName, StreamNames
 from minefleet_replay.state.lease_table import LeaseTable, read_rows
-from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.state.ledger_totals import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb_store import Family, Store

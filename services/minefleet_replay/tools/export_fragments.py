@@ -22,7 +22,7 @@ from minefleet.core.atomic_files import appearing
 from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import flatten, join
-from minefleet.monitoring.store_locations import StoreLocation
+from minefleet.monitoring.service_store_paths import StoreLocation
 from minefleet.rpc.codec import decode
 from minefleet.runs.run import Run
 from minefleet_replay.engine.memory_state import ReplayState, read_state

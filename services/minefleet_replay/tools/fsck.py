@@ -9,7 +9,7 @@ from minefleet.core.errors import CorruptError
 from minefleet_replay.engine.recovery import PAYLOADS, identity_of
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import MAX_STREAMS, NOTHING
-from minefleet_replay.state.ledger import Amount, Bucket, Ledger
+from minefleet_replay.state.ledger_totals import Amount, Bucket, Ledger
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity
 from minefleet_replay.storage.rocksdb_store import DATABASE

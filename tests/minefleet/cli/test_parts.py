@@ -9,14 +9,14 @@ import pytest
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.train import finish
 from minefleet.cli.config_arguments import required, split
+from minefleet.cli.output.readable_text import program
 from minefleet.cli.output.summary import Outcome, describe_end, summarise
-from minefleet.cli.output.units import program
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import append
-from minefleet.monitoring.learner_requests import PAUSE
+from minefleet.monitoring.journal_requests import PAUSE
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.run_directories import fresh_directory

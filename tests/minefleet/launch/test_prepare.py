@@ -11,7 +11,7 @@ from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.prepare import configure, join, prepare_resumed
-from minefleet.launch.run_checks import check_checkpoint, check_vacant, check_writable
+from minefleet.launch.run_directory_checks import check_checkpoint, check_vacant, check_writable
 from minefleet.launch.run_lock import holding
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run, read_run, to_dict

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from tests.minefleet.monitoring.test_journal import make_run
-from tests.minefleet.runs.test_checkpoint_retention import save
+from tests.minefleet.runs.test_checkpoint_rollback import save
 from tests.object_stores import object_store
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import append, read_whole_journal, record_start
-from minefleet.monitoring.learner_requests import answers_in, ask
+from minefleet.monitoring.journal_requests import answers_in, ask
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback, settle_rollbacks, undone_versions
 from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.run import Run

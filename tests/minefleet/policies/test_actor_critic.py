@@ -9,7 +9,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, zero_value_head
-from minefleet.policies.layers.moments import moments_of
+from minefleet.policies.layers.mergeable_moments import moments_of
 from minefleet_learner.algorithms.ppo import PPOCoefs, StepTargets, normalize, ppo_loss
 
 VECTOR = Leaf(kind="box", shape=(4,), dtype="float32")

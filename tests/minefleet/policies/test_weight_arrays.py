@@ -10,7 +10,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.errors import ConfigError, ContractError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
-from minefleet.policies.layers.moments import moments_of
+from minefleet.policies.layers.mergeable_moments import moments_of
 from minefleet.policies.weight_arrays import (
     architecture,
     architecture_fingerprint,

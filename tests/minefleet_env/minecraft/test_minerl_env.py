@@ -22,7 +22,7 @@ from minefleet.core.errors import ConfigError, EnvFailedError
 from minefleet.core.schema import Schema
 from minefleet.launch.env_policy_check import describe_environment
 from minefleet_actor.pool import EnvPool, Kind, Ready
-from minefleet_env import boot
+from minefleet_env import interpreter_command
 from minefleet_env.minecraft.actions import NULL_CAMERA
 
 GENERATOR = "minefleet_env.minecraft.minerl_env:make"
@@ -79,7 +79,7 @@ def described(python: str, **kwargs: Any) -> dict[str, Any]:
 
 def run(python: str, code: str) -> Any:
     """Runs code in MineRL's interpreter; returns what it prints last, JSON."""
-    command, variables = [python, "-c", PRELUDE + code], boot.environment(python)
+    command, variables = [python, "-c", PRELUDE + code], interpreter_command.environment(python)
     with tempfile.TemporaryDirectory() as folder:  # MineRL's own watchers leave files in the current one.
         done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ import cv2, gym, minerl, numpy as np
 random = np.random.RandomState(0)
 chosen = [{"buttons": random.randint(8641), "camera": random.randint(121)} for _ in range(40)]
 bare, ours = gym.make("MineRLBasaltFindCave-v0"), make("MineRLBasaltFindCave-v0")
-from minefleet_env import boot
+from minefleet_env import interpreter_command
 from minefleet_env.minecraft.actions import to_engine
 shown = []
 bare.seed(7)

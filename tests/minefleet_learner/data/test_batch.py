@@ -12,7 +12,7 @@ from minefleet.core.errors import RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
-from minefleet.policies.layers.moments import moments_of
+from minefleet.policies.layers.mergeable_moments import moments_of
 from minefleet_learner.algorithms.gae import generalized_advantages
 from minefleet_learner.data.batch import collate
 from minefleet_learner.targets.advantage_estimation import cut_between, estimate, recompute

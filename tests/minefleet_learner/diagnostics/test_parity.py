@@ -27,7 +27,7 @@ from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
-from minefleet_learner.diagnostics import parity_report
+from minefleet_learner.diagnostics import parity_diagnosis
 from minefleet_learner.diagnostics.parity import BOUNDS, MAX_UNPROBED, ParityError, ParityProbe
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
@@ -186,21 +186,21 @@ def unlike(made: Fleet, part: str, older: Weights) -> Weights:
 
 
 FAULTS: dict[str, tuple[MakeInference, Callable[[Fleet], Named], str]] = {
-    "first-ignored": (IgnoresFirst, acted, parity_report.AT_FIRST),
-    "wrong-version-stamped": (PolicyRunner, lambda made: acted(made, made.iterate()), parity_report.EVERYWHERE),
+    "first-ignored": (IgnoresFirst, acted, parity_diagnosis.AT_FIRST),
+    "wrong-version-stamped": (PolicyRunner, lambda made: acted(made, made.iterate()), parity_diagnosis.EVERYWHERE),
     "observations-not-normalised-alike": (
         PolicyRunner,
         lambda made: acted(made, unlike(made, "obs_norm", made.iterate())),
-        parity_report.EVERYWHERE,
+        parity_diagnosis.EVERYWHERE,
     ),
     "values-not-normalised-alike": (
         PolicyRunner,
         lambda made: acted(made, unlike(made, "value_norm", made.iterate())),
-        parity_report.VALUES,
+        parity_diagnosis.VALUES,
     ),
-    "actions-swapped": (SwapsActions, acted, parity_report.ACTIONS),
-    "stale-bootstrap-state": (LooksAfresh, acted, parity_report.NEXT_VALUES_DIFFER),
-    "another-state-stored": (BeginsElsewhere, acted, parity_report.STATE_DIFFERS),
+    "actions-swapped": (SwapsActions, acted, parity_diagnosis.ACTIONS),
+    "stale-bootstrap-state": (LooksAfresh, acted, parity_diagnosis.NEXT_VALUES_DIFFER),
+    "another-state-stored": (BeginsElsewhere, acted, parity_diagnosis.STATE_DIFFERS),
 }
 
 

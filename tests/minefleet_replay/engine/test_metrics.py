@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from minefleet.rpc.replay_types import Outcome
 from minefleet_replay.engine.metrics import ReplayMetrics, show_limits
-from minefleet_replay.state.ledger import BUCKETS, Ledger, Reason
+from minefleet_replay.state.ledger_totals import BUCKETS, Ledger, Reason
 
 
 def test_counters_with_labels_start_at_zero() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minefleet_replay.engine.append import Grant
+from minefleet_replay.engine.reserve import Grant
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import (
@@ -18,7 +18,7 @@ from minefleet_replay.state.lease_forecast import (
     LeaseClock,
     needed_s,
 )
-from minefleet_replay.state.step_fates import RECENT
+from minefleet_replay.state.step_fates_by_task import RECENT
 from minefleet_replay.state.stream_pace import FASTER_RATIO, LATE_RATIO, RETRY_STREAM_S
 
 CLOSING = ForecastRow(

@@ -9,7 +9,7 @@ import pytest
 
 from minefleet.core.errors import ConflictError
 from minefleet_replay.state.lease_table import OpenLease
-from minefleet_replay.state.ledger import Amount, Ledger
+from minefleet_replay.state.ledger_totals import Amount, Ledger
 from minefleet_replay.storage.identity import ShardIdentity, write_identity
 from minefleet_replay.storage.rocksdb_store import Family, StoreBatch
 from minefleet_replay.storage.row_codec import LEDGER, RUN_STATE, number_key, uses_row

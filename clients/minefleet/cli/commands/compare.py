@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from minefleet.cli.output.units import described
+from minefleet.cli.output.readable_text import described
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.run_comparison import FEWEST, compare
 

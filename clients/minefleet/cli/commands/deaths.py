@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
-from minefleet.cli.output.units import from_here, size
+from minefleet.cli.output.readable_text import from_here, size
 from minefleet.monitoring.env_death_groups import Death, cause_of, read_deaths
 from minefleet.runs.run import read_run
 from minefleet.runs.run_directories import newest_run

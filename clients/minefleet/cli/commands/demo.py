@@ -10,7 +10,7 @@ from typing import Any
 
 from minefleet.cli.commands.evaluate import MODULE
 from minefleet.cli.commands.train import finish, train_fleet
-from minefleet.cli.output.units import from_here, program
+from minefleet.cli.output.readable_text import from_here, program
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import PYTHON

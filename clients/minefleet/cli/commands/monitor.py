@@ -12,7 +12,13 @@ from pathlib import Path
 from minefleet.core.errors import EXIT_FAILED, ConfigError
 from minefleet.core.stop_signals import stop_signals
 from minefleet.launch.role_process import quoted
-from minefleet.monitoring.prometheus_grafana import DEPLOY, MONITOR_DIRECTORY, MonitorProgram, grafana, prometheus
+from minefleet.monitoring.prometheus_grafana_config import (
+    DEPLOY,
+    MONITOR_DIRECTORY,
+    MonitorProgram,
+    grafana,
+    prometheus,
+)
 from minefleet.monitoring.scrape_targets import TARGETS_FILE, write_targets
 from minefleet.runs.run import read_run
 from minefleet.runs.run_directories import newest_run

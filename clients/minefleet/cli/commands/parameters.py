@@ -15,8 +15,8 @@ from minefleet.cli.output.parameters_reports import RENDER
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, UnavailableError
-from minefleet.launch.run_checks import stored_run
-from minefleet.monitoring.store_locations import parameters_place
+from minefleet.launch.run_directory_checks import stored_run
+from minefleet.monitoring.service_store_paths import parameters_place
 from minefleet.rpc.credentials import OPERATOR, read_credentials
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import entries_of

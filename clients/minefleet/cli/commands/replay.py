@@ -10,8 +10,8 @@ from minefleet.cli.output.replay_reports import BUCKETS, RENDER
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
-from minefleet.launch.run_checks import stored_run
-from minefleet.monitoring.store_locations import StoreLocation, places
+from minefleet.launch.run_directory_checks import stored_run
+from minefleet.monitoring.service_store_paths import StoreLocation, places
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run, read_run

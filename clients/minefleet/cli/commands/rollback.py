@@ -5,8 +5,8 @@ import argparse
 from minefleet.cli.learner_answer import wait_for_answer
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.learner_requests import REFUSED, ask, settings_at
-from minefleet.runs.checkpoint_retention import choose
+from minefleet.monitoring.journal_requests import REFUSED, ask, settings_at
+from minefleet.runs.checkpoint_rollback import choose
 from minefleet.runs.run import read_run
 from minefleet.runs.run_directories import newest_run
 

@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from minefleet.cli.output.units import described, from_here, program
+from minefleet.cli.output.readable_text import described, from_here, program
 from minefleet.core.errors import EXIT_FAILED, EXIT_SIGNAL, ConfigError, GaveUpError
 from minefleet.core.stop_signals import stop_signals
 from minefleet.launch.role_process import lines_since, quoted

@@ -43,7 +43,7 @@ from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, 
 from minefleet.launch.run_lock import holding
 from minefleet.launch.torchrun_variables import is_rank
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.learner_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
+from minefleet.monitoring.journal_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict

@@ -13,11 +13,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minefleet.cli.output.units import duration, from_here
+from minefleet.cli.output.readable_text import duration, from_here
 from minefleet.config import FleetConfig
 from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal_requests import WAYS_ON, config_to_come, pause_reason
 from minefleet.monitoring.jsonl_tail import MetricsTail
-from minefleet.monitoring.learner_requests import WAYS_ON, config_to_come, pause_reason
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.run import JOURNAL_FILE, Run
 

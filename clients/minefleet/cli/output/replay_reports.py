@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from minefleet.cli.output.units import size
+from minefleet.cli.output.readable_text import size
 
 BUCKETS = ("live", "leased", "trained", "expired", "evicted", "corrupt")
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from minefleet.cli.output.units import age, size
+from minefleet.cli.output.readable_text import age, size
 from minefleet.monitoring.bottleneck import Bottleneck
 from minefleet.monitoring.status import RoleStatus, RunStatus
 

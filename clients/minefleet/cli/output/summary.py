@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from minefleet.cli.output.units import duration, from_here, program
+from minefleet.cli.output.readable_text import duration, from_here, program
 from minefleet.config import FleetConfig
 from minefleet.launch.prepare import RESULT_FILE
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal_requests import config_to_come, pause_reason
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.monitoring.learner_requests import config_to_come, pause_reason
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint_files import newest
 from minefleet.runs.run import Run

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, unflatten
-from minefleet.policies.layers.action_mask_in_obs import without_mask
-from minefleet.policies.layers.moments import Moments, merge, moments_of
+from minefleet.policies.layers.action_mask_leaf import without_mask
+from minefleet.policies.layers.mergeable_moments import Moments, merge, moments_of
 
 MAX_NORMALIZED = 10.0
 """Normalised numbers are clipped to ± this."""

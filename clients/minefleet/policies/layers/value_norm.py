@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from minefleet.policies.layers.moments import Moments
+from minefleet.policies.layers.mergeable_moments import Moments
 
 
 class ValueNorm(nn.Module):

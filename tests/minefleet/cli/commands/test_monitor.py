@@ -16,7 +16,7 @@ from tests.deploy.committed import dashboards
 from tests.deploy.programs import program
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED
-from minefleet.monitoring.prometheus_grafana import grafana
+from minefleet.monitoring.prometheus_grafana_config import grafana
 from minefleet.monitoring.scrape_targets import scrape_targets
 from minefleet.runs.run import Run
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ObsNorm, build
-from minefleet.policies.layers.moments import moments_of
+from minefleet.policies.layers.mergeable_moments import moments_of
 from minefleet.policies.layers.obs_norm import MAX_NORMALIZED, RunningMoments, finite
 
 FLOATS = Leaf(kind="box", shape=(2, 3), dtype="float32")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from minefleet.policies import ValueNorm
-from minefleet.policies.layers.moments import moments_of
+from minefleet.policies.layers.mergeable_moments import moments_of
 
 
 def test_value_norm_without_an_update_is_the_identity() -> None:

@@ -16,7 +16,7 @@ from minefleet.rpc.weights.manifest import (
     is_bfloat16,
     wire_bytes,
 )
-from minefleet.rpc.weights.missing_tensors_error import MAX_LISTED, MissingTensorsError
+from minefleet.rpc.weights.missing_tensors_refusal import MAX_LISTED, MissingTensorsError
 
 WEIGHTS: dict[str, NDArray[Any]] = {
     "trunk.weight": np.arange(6, dtype=np.float32).reshape(2, 3),

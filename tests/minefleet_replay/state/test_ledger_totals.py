@@ -1,4 +1,4 @@
-from minefleet_replay.state.ledger import Amount, Ledger, LedgerAccount, bucket_of
+from minefleet_replay.state.ledger_totals import Amount, Ledger, LedgerAccount, bucket_of
 
 
 def test_a_fragment_that_was_used_counts_as_trained_whatever_it_left_for() -> None:

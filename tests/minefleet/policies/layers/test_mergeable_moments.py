@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.policies.layers.moments import merge, moments_of
+from minefleet.policies.layers.mergeable_moments import merge, moments_of
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 2**31 - 1))

@@ -1,7 +1,7 @@
 import pytest
 
+from minefleet_replay.state.chunk_grants import FIRST_HINT_S, MAX_HINT_S, MIN_HINT_S, RateLimiter, RetryAfter
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.rate_limiter import FIRST_HINT_S, MAX_HINT_S, MIN_HINT_S, RateLimiter, RetryAfter
 
 STEPS = 8
 

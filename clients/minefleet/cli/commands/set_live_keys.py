@@ -11,7 +11,7 @@ from minefleet.config.live_settings import settings_of, with_settings
 from minefleet.config.overrides import read_overrides
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.learner_requests import REFUSED, ask, settings_to_come
+from minefleet.monitoring.journal_requests import REFUSED, ask, settings_to_come
 from minefleet.runs.run import read_run
 from minefleet.runs.run_directories import newest_run
 

@@ -1,4 +1,4 @@
-"""The guard of a pool's processes, as the pool sees it; `minefleet_env.reaper` is what it is."""
+"""The guard of a pool's processes, as the pool sees it; `minefleet_env.env_process_guard` is what it is."""
 
 import contextlib
 import json
@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minefleet_env import boot
+from minefleet_env import interpreter_command
 
 MAX_EVENT_BYTES = 2**16
 END_S = 10.0
 """Longest that the guard may take to end everything: twice what it gives the processes, and more for the kernel."""
 
 
-class ReaperProcess:
+class GuardProcess:
     """Starts environment processes through a process that outlives this one for as long as they do."""
 
     def __init__(self, max_rss_bytes: int) -> None:
@@ -47,11 +47,11 @@ class ReaperProcess:
         with theirs:
             arguments = [str(theirs.fileno()), str(os.getpid()), str(self._max_rss_bytes)]
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "minefleet_env.reaper", *arguments],
+                [sys.executable, "-P", "-m", "minefleet_env.env_process_guard", *arguments],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=boot.environment(""),
+                env=interpreter_command.environment(""),
             )
 
     def start(self, index: int, command: Sequence[str], channel: socket.socket, *, without: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
-from minefleet_replay.state.step_fates import MAX_TASKS, OTHER_TASK, StepCounter
+from minefleet_replay.state.step_fates_by_task import MAX_TASKS, OTHER_TASK, StepCounter
 
 
 def fragment(task: str, steps: int) -> FragmentEntry:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from minefleet.core.errors import FencedError
 from minefleet.rpc.retrier import StoppedError
-from minefleet_learner.publish_backlog import Backlog
+from minefleet_learner.iteration_backlog import Backlog
 
 ROOM = 3
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.learner_requests import (
+from minefleet.monitoring.journal_requests import (
     PAUSE,
     REFUSED,
     REQUEST,

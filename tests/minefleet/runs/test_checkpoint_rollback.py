@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConfigError
-from minefleet.runs.checkpoint_files import BEST, Checkpoint, CheckpointState, newest, read_state, write
-from minefleet.runs.checkpoint_retention import MAX_SET_ASIDE, PREVIOUS, choose, go_back, numbered
+from minefleet.runs.checkpoint_files import BEST, Checkpoint, CheckpointState, newest, numbered, read_state, write
+from minefleet.runs.checkpoint_rollback import MAX_SET_ASIDE, PREVIOUS, choose, go_back
 
 BESTS = {20, 50}
 CHANGES = ("mkdir", "rename", "replace", "symlink_to", "unlink")

@@ -1,4 +1,4 @@
-"""The guard of a pool's environment processes, `python -m minefleet_env.reaper`, started by `EnvPool`.
+"""The guard of a pool's environment processes, `python -m minefleet_env.env_process_guard`, started by `EnvPool`.
 
     pool ── start, kill ──────────▶ guard ──▶ environment processes ──▶ whatever they start
     pool ◀── started, ended, rss ── guard ◀── orphans ────────────────────────┘
@@ -41,7 +41,7 @@ INSPECT_INTERVAL_S = 1.0
 """Time between two looks at the processes' memory, seconds."""
 
 
-class ProcessReaper:
+class EnvProcessGuard:
     """Starts processes and ends them with all that is theirs."""
 
     def __init__(self, pool: socket.socket, max_rss_bytes: int) -> None:
@@ -204,7 +204,7 @@ def main() -> None:
     """Guards until the pool has gone."""
     channel, pool_pid, max_rss_bytes = map(int, sys.argv[1:])
     os.set_inheritable(channel, False)
-    guard = ProcessReaper(socket.socket(fileno=channel), max_rss_bytes)
+    guard = EnvProcessGuard(socket.socket(fileno=channel), max_rss_bytes)
     process_tree.adopt_orphans()
     if process_tree.tie_to(pool_pid):
         guard.run()
