@@ -73,7 +73,7 @@ def host(parser: CommandParser) -> None:
     parser.add_argument("--metrics-address", default="127.0.0.1:0", metavar="HOST:PORT", help=where)
 
 
-def set_keys(parser: CommandParser) -> None:
+def set_live_keys(parser: CommandParser) -> None:
     """Of `minefleet set`."""
     parser.make_epilog = describe_live_keys
     what = "the run (default: the newest); then the keys to change"
