@@ -16,7 +16,7 @@ from tests.minefleet_actor.hosted import PlayedElsewhere
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make, schema_of
 from minefleet.launch.placement import ALL_CORES
-from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Ready
+from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Ready, env_pool
 from minefleet_actor.pool.slot_table import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
@@ -153,7 +153,11 @@ def test_pool_steps_single_slots_independently(pool: Pool) -> None:
     assert pool.obs["mode"].tolist() == [1, 1, 1, 1]
 
 
-def test_pool_batches_the_commands_given_to_a_busy_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gather_s", "answers"), [(0.0, [[0], [1, 2]]), (PATIENCE_S, [[0, 1, 2]])])
+def test_pool_of_one_process_gathers_what_it_was_given_while_busy_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather_s: float, answers: list[list[int]]
+) -> None:
+    monkeypatch.setattr(env_pool, "GATHER_S", gather_s)
     with closing(together(faulty(tmp_path), num_envs=3)) as pool:
         pool.start()
         reset_all(pool)
@@ -162,7 +166,7 @@ def test_pool_batches_the_commands_given_to_a_busy_process(tmp_path: Path) -> No
         pool.step(np.array([1]), np.array([0]))
         pool.wait(0.0)
         pool.step(np.array([2]), np.array([0]))
-        assert [ready.slots.tolist() for ready in results(pool, np.arange(3))] == [[0], [1, 2]]
+        assert [ready.slots.tolist() for ready in results(pool, np.arange(3))] == answers
 
 
 def test_a_reset_and_the_steps_of_its_process_are_ready_together(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ from minefleet_actor.pool.start_limiter import StartLimiter
 from minefleet_env import interpreter_command, shared_slot_arrays
 from minefleet_env.process_messages import Command, Setup
 
+GATHER_S = 0.002
+"""Longest wait of results for others of the same process, where there is but one, seconds."""
 KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""
 
@@ -123,6 +125,7 @@ class EnvPool(Pool):
         self._turn(until_s)
         while not (self._book.has_results or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
+        self._gather(min(until_s, time.monotonic() + GATHER_S))
         self._supervisor.was_woken = False
         return self._book.take(self._supervisor.idle_s - idle_s)
 
@@ -134,6 +137,15 @@ class EnvPool(Pool):
         """Ends the processes and all that is below them."""
         self._supervisor.close()
         self._release_memory()
+
+    def _gather(self, until_s: float) -> None:
+        """Waits for what a single process is at, too, so that its environments do not fall apart into groups.
+
+        Each group would cost a decision of its own, and a change between the processes.
+        """
+        processes = self._supervisor.processes
+        while len(processes) == 1 and not processes[0].is_idle and time.monotonic() < until_s:
+            self._turn(until_s)
 
     def _turn(self, until_s: float) -> None:
         """Waits for the next event, at most until `until_s`, and does what it calls for."""
