@@ -11,7 +11,8 @@ Each round runs all sides in turn, a different one first each time, each on the 
 The figure is the steps per second that the learner has trained on, each once, from `--warm-up` seconds after the first
 iteration on. Memory is the most that all processes of a side had together, what they share counted once.
 
-    ours            `minefleet train`: an actor with its environments in one process, two for `vizdoom`, and the rest
+    ours            `minefleet train`: an actor with its environments in one process, two for `vizdoom`, none of their
+                    own for `vector`, and the rest
     sample-factory  APPO with two workers, in an interpreter of its own; a process has one thread of torch
     pufferlib       PuffeRL with its serial vectoriser: one process, which plays, then trains. `pixels` and `vector`
     bare            forward and backward passes alone, a process per core: the limit

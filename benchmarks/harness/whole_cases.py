@@ -36,14 +36,14 @@ class Case:
     has_frames: bool = True
     envs: int = 16
     envs_per_process: int = 16
-    """Of ours."""
+    """Of ours; 0 for those of the actor's own process."""
 
 
 CASES = {
     "pixels": Case(env="harness.acting_envs:Frames", actions=17, hidden=512),
     "pixels-gru": Case(env="harness.acting_envs:Frames", actions=17, hidden=512, gru=512),
     "vizdoom": Case(env="vizdoom_basic:Basic", python="vizdoom", actions=4, hidden=512, envs_per_process=8),
-    "vector": Case(env="harness.whole_envs:Pole", actions=2, hidden=64, has_frames=False),
+    "vector": Case(env="harness.whole_envs:Pole", actions=2, hidden=64, has_frames=False, envs_per_process=0),
     "slow": Case(env="harness.whole_envs:SlowFrames", actions=17, hidden=512, envs=64, envs_per_process=1),
 }
 

@@ -122,14 +122,16 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
 
 def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:
     """A pool of the run's environments, which are not started yet."""
-    is_hosted = run.config.rollout_config.worker_config.hosted
-    if inline and is_hosted:
+    worker = run.config.rollout_config.worker_config
+    if inline and worker.hosted:
         raise ConfigError("rollout_config.worker_config.hosted: with --serial, all environments are in one process")
-    kind: Callable[..., Pool] = InlinePool if inline else HostedPool if is_hosted else EnvPool
+    kind: Callable[..., Pool] = HostedPool if worker.hosted else EnvPool
+    if inline or worker.is_inline:
+        kind = InlinePool
     return kind(
         run.config.env,
         run.schema,
-        run.config.rollout_config.worker_config,
+        worker,
         seed=seed,
         actor_index=actor_index,
         frame_shape=run.frame_shape,
@@ -142,7 +144,7 @@ def batch_size(run: Run, *, inline: bool) -> int:
     worker = run.config.rollout_config.worker_config
     if not run.config.env.batched:
         return 1
-    return worker.num_envs if inline else worker.envs_per_process
+    return worker.num_envs if inline else worker.envs_together
 
 
 def make_router(
@@ -240,12 +242,12 @@ def make_batcher(
     and loop share one core, it would cost those and their waits for the interpreter.
     """
     worker = run.config.rollout_config.worker_config
-    in_turn = inline or worker.deterministic or worker.envs_per_process >= worker.num_envs
+    in_turn = inline or worker.deterministic or worker.envs_together >= worker.num_envs
     threaded = not in_turn and (inference.device.type != "cpu" or len(os.sched_getaffinity(0)) > 1)
     return InferenceBatcher(
         inference,
         lambda: pool.obs,
-        least=worker.min_batch_size or worker.envs_per_process,
+        least=worker.min_batch_size or worker.envs_together,
         timeout_s=0.0 if in_turn else worker.batch_timeout_s,
         threaded=threaded,
         timed=metrics.inferring,

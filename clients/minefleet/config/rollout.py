@@ -21,13 +21,15 @@ class WorkerConfig:
     num_envs: int = live(8)
     """Environments per actor, >= 1. Seeds: 2-16."""
     envs_per_process: int = 1
-    """Environments that share one process, >= 1. 1 isolates crashes; fast environments gain from more."""
+    """Environments that share one process, >= 0. 1 isolates crashes; fast environments gain from more. 0: all play in
+    the actor's own process, the fastest way for those that take microseconds. One that hangs or crashes the process
+    takes the actor with it then."""
     hosted: bool = False
     """Leave the environments to hosts that dial in: `minefleet host`, or games that speak its protocol."""
     batch_size: int = 0
     """Largest inference batch; 0 means `num_envs`. Never waited for: what is ready is computed. Seeds: 1-8."""
     min_batch_size: int = 0
-    """Ready environments that start a batch before `batch_timeout_s` has passed; 0 means `envs_per_process`."""
+    """Ready environments that start a batch before `batch_timeout_s` has passed; 0 means as many as share a process."""
     batch_timeout_s: float = 0.003
     """Longest wait of a ready environment for others to join its batch, seconds, >= 0; 0 never waits."""
     device: str = "auto"
@@ -81,14 +83,29 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        for key in ("num_envs", "envs_per_process", "max_consecutive_failures", "video_fps"):
+        for key in ("num_envs", "max_consecutive_failures", "video_fps"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
-        for key in ("batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
+        for key in ("envs_per_process", "batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "circuit_breaker_cooldown_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_jitter_s", "deaths_kept"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
+        for key in ("hosted", "restart_interval", "max_rss_bytes", "max_resets_at_once", "start_jitter_s"):
+            if self.is_inline and getattr(self, key):
+                raise ConfigError(
+                    f"rollout_config.worker_config.{key} needs processes of environments: envs_per_process must be >= 1"
+                )
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether environments play in the actor's own process."""
+        return self.envs_per_process == 0
+
+    @property
+    def envs_together(self) -> int:
+        """The environments that share one process."""
+        return self.envs_per_process or self.num_envs
 
     @property
     def largest_batch(self) -> int:

@@ -205,6 +205,10 @@ class FleetConfig:
                 "no step would be left to train on"
             )
         worker = self.rollout_config.worker_config
+        if self.env.python and worker.is_inline:
+            raise ConfigError(
+                "env.python needs processes of environments: rollout_config.worker_config.envs_per_process must be >= 1"
+            )
         for key in ("hosted", "deterministic", "restart_interval"):
             if self.env.batched and getattr(worker, key):
                 raise ConfigError(

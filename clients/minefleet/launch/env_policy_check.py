@@ -135,7 +135,7 @@ def _describing(config: FleetConfig) -> Iterator[Callable[[], dict[str, Any]]]:
         "import_path": interpreter_command.import_path(config.env.python),
         "seed": config.seed,
         "films": config.train_config.record_video_interval > 0,
-        "num_envs": min(worker.num_envs, worker.envs_per_process),
+        "num_envs": min(worker.num_envs, worker.envs_together),
         "hosted": worker.hosted,
     }
     with file_in_memory() as file, file_in_memory() as output:

@@ -1,4 +1,7 @@
-"""A pool of environments in this process, for `--serial` and debuggers: `wait` runs the commands, in turn."""
+"""A pool of environments in this process: `wait` runs the commands, in turn.
+
+For `--serial`, for debuggers, and for environments that take microseconds, where a process of their own costs more.
+"""
 
 import threading
 import time
