@@ -142,12 +142,13 @@ class Worlds:
         self._packing = packing
         schema = Schema.from_dict(json.loads(welcome.schema))
         worker = config.rollout_config.worker_config
-        size = min(worker.envs_per_process, welcome.worlds)
+        size = min(worker.envs_together, welcome.worlds)
         self._action_leaves = flatten(schema.action)
         self.pool = EnvPool(
             config.env,
             schema,
             replace(worker, num_envs=welcome.worlds, envs_per_process=size),
+            gather_s=0.0,  # Results of some travel while others step.
             seed=secrets.randbits(31),
             actor_index=0,
             frame_shape=(welcome.frame_height, welcome.frame_width, 3) if welcome.frame_height else None,

@@ -1,6 +1,7 @@
 """Runs `python -m minefleet_<role>`: the work before and after the role's own body."""
 
 import argparse
+import faulthandler
 import logging
 import signal
 from collections.abc import Callable, Sequence
@@ -63,6 +64,7 @@ def run_role(
     arguments = _parse(role, name, add_arguments, argv)
     title = name or role_name(role, arguments.index)
     set_up_logging(title, arguments.log_level)
+    faulthandler.enable()
     die_with_launcher()
     keep_freed_memory()
     work = partial(_run, role, title, arguments, body, has_free_ports=has_free_ports)

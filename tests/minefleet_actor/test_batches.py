@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,21 @@ def test_batch_in_each_mode_plays_what_environments_alone_play(pools: Any, mode:
         steps = [event for event in events if len(event) > 2]
         assert any(truncated and not terminated for _, _, terminated, truncated, _ in steps), "no truncation was seen"
         assert any(terminated for _, _, terminated, _, _ in steps)
+
+
+def test_inline_batch_whose_reset_waits_for_other_rows_does_not_spin(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pools(batch_of("wander", mode="NEXT_STEP"), InlinePool)
+    slots = np.arange(SLOTS)
+    pool.reset(slots)
+    while not np.isin(slots, pool.wait(PATIENCE_S).slots).all():
+        pass
+    pool.reset(slots[:1])  # The others are given nothing: of such a batch either all go on or none.
+    looks = count()
+    monkeypatch.setattr(pool, "_run", lambda *_: next(looks) < 0)
+    assert not len(pool.wait(0.2).slots)
+    assert next(looks) <= 2
 
 
 def test_batch_whose_generator_takes_a_seed_is_made_with_the_first_slots(pools: Any) -> None:

@@ -16,7 +16,7 @@ from tests.minefleet_actor.hosted import PlayedElsewhere
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make, schema_of
 from minefleet.launch.placement import ALL_CORES
-from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Ready, env_pool
+from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slot_table import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
@@ -155,10 +155,10 @@ def test_pool_steps_single_slots_independently(pool: Pool) -> None:
 
 @pytest.mark.parametrize(("gather_s", "answers"), [(0.0, [[0], [1, 2]]), (PATIENCE_S, [[0, 1, 2]])])
 def test_pool_of_one_process_gathers_what_it_was_given_while_busy_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather_s: float, answers: list[list[int]]
+    tmp_path: Path, gather_s: float, answers: list[list[int]]
 ) -> None:
-    monkeypatch.setattr(env_pool, "GATHER_S", gather_s)
-    with closing(together(faulty(tmp_path), num_envs=3)) as pool:
+    config, worker = faulty(tmp_path), WorkerConfig(num_envs=3, envs_per_process=3)
+    with closing(EnvPool(config, _schema(config), worker, seed=SEED, actor_index=ACTOR, gather_s=gather_s)) as pool:
         pool.start()
         reset_all(pool)
         pool.step(np.array([0]), np.array([DAWDLE]))

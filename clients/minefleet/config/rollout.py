@@ -212,7 +212,8 @@ class RolloutConfig:
     num_cpus_per_worker: float = 0.0
     """Cores of each actor that `minefleet train` starts, rounded up, >= 0: so many threads compute a batch on the CPU,
     and where this machine has enough for all actors and at least one for each other role, the actor runs on cores that
-    no other role uses, its threads that pack and send included. Its environments are not counted: they run anywhere.
+    no other role uses, its threads that pack and send included. Its environments are not counted: they run anywhere,
+    unless they play in its process.
     0 gives one thread, and a core of its own only where there are as many cores as ranks of the learner and actors
     together, and no GPU. Seeds: 1, a reservation in Ray's accounts there."""
     fragment_length: int = 64

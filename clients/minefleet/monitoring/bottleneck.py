@@ -26,7 +26,7 @@ CLEAR_SHARE = 0.2
 """A loop that waits less than this share of its time for the other one is as good as busy."""
 SENTENCES: Mapping[Stage, str] = {
     "environment": "the environments hold the run up: more rollout_config.worker_config.num_envs, or fewer to a "
-    "process (envs_per_process), where cores are idle",
+    "process (envs_per_process, at least 1), where cores are idle",
     "inference": "the actors' inference holds the run up: rollout_config.worker_config.device on a GPU, or more "
     "rollout_config.num_rollout_workers where cores are idle",
     "replay": "replay holds the run up: rollout_config.replay_buffer_config.compression to what network and processors "

@@ -190,8 +190,15 @@ def make_player(
         greedy=greedy,
     )
     discount = run.config.train_config.discount
-    options = {"seed": seed, "actor_index": index, "frame_shape": run.frame_shape, "discount": discount}
-    pool = EnvPool(run.config.env, run.schema, worker, **options)
+    pool = EnvPool(
+        run.config.env,
+        run.schema,
+        worker,
+        seed=seed,
+        actor_index=index,
+        frame_shape=run.frame_shape,
+        discount=discount,
+    )
     recording = None
     if video is not None:
         reel = Reel(video.parent, run.config.rollout_config.worker_config.video_fps)

@@ -48,7 +48,6 @@ from minefleet_actor.pool.process_supervisor import (
     ProcessEnded,
     ProcessSupervisor,
     TimerFired,
-    named,
     timeouts_s,
 )
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
@@ -66,8 +65,18 @@ KILL_SHARE = 1.25
 class EnvPool(Pool):
     """Environments in processes of their own; see `Pool` for the contract."""
 
-    def __init__(self, env_config: EnvConfig, schema: Schema, worker_config: WorkerConfig, **options: Any) -> None:
+    def __init__(
+        self,
+        env_config: EnvConfig,
+        schema: Schema,
+        worker_config: WorkerConfig,
+        *,
+        gather_s: float = GATHER_S,
+        **options: Any,
+    ) -> None:
+        """Starts nothing yet; see `GATHER_S`."""
         super().__init__(env_config, schema, worker_config, **options)
+        self._gather_s = gather_s
         self._config = worker_config
         self._turnstile = StartLimiter(worker_config.max_resets_at_once)
         self._wear = RecycleSchedule(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
@@ -125,9 +134,10 @@ class EnvPool(Pool):
         self._turn(until_s)
         while not (self._book.has_results or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
-        self._gather(min(until_s, time.monotonic() + GATHER_S))
+        waited_s = self._supervisor.idle_s - idle_s
+        self._gather(min(until_s, time.monotonic() + self._gather_s))
         self._supervisor.was_woken = False
-        return self._book.take(self._supervisor.idle_s - idle_s)
+        return self._book.take(waited_s)
 
     def wake(self) -> None:
         """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
@@ -143,8 +153,8 @@ class EnvPool(Pool):
 
         Each group would cost a decision of its own, and a change between the processes.
         """
-        processes = self._supervisor.processes
-        while len(processes) == 1 and not processes[0].is_idle and time.monotonic() < until_s:
+        first, *others = self._supervisor.processes
+        while not others and first.is_playing and time.monotonic() < until_s:
             self._turn(until_s)
 
     def _turn(self, until_s: float) -> None:
@@ -165,9 +175,7 @@ class EnvPool(Pool):
         index, reply, longest = answer
         process = self._supervisor.processes[index]
         self._book.record(reply, process.slots)
-        for offset, failure in reply.failures.items():
-            text = f"{named(process.slots[offset : offset + 1])}: {failure.text}"
-            self._log.record(Failure(failure.kind, text), time.monotonic())
+        self._log.record_all(reply.failures, process.slots, time.monotonic())
         if longest >= Command.RESET:
             self._turnstile.leave(index, comes_back=longest == Command.MAKE)
             self._pass_on(index)

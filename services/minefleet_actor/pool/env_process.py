@@ -101,6 +101,11 @@ class EnvProcess:
         """Whether it waits for commands."""
         return self.stage == Stage.UP and not self.under_way
 
+    @property
+    def is_playing(self) -> bool:
+        """Whether its environments step or reset, so that results of some are about to come."""
+        return self.stage == Stage.UP and self.under_way in (Command.STEP, Command.RESET)
+
     def fileno(self) -> int:
         """The channel, for a selector."""
         return self._channel.fileno() if self._channel else -1

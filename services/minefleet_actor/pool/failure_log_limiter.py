@@ -1,6 +1,7 @@
 """Logs failures without filling the log."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minefleet_actor.pool.pool_results import Failure
@@ -36,6 +37,11 @@ class FailureLog:
         more = f" ({account.silent} more since the last such line)" if account.silent else ""
         logger.warning("failure, %s%s: %s", failure.kind, more, _end_of(failure.text))
         account.logged, account.logged_s, account.silent = account.logged + 1, now_s, 0
+
+    def record_all(self, failures: Mapping[int, Failure], slots: range, now_s: float) -> None:
+        """Logs failures, or counts them: those of a process's environments, by their places among its slots."""
+        for offset, failure in failures.items():
+            self.record(Failure(failure.kind, f"slot {slots[offset]}: {failure.text}"), now_s)
 
 
 def _end_of(text: str) -> str:

@@ -3,6 +3,7 @@
 For `--serial`, for debuggers, and for environments that take microseconds, where a process of their own costs more.
 """
 
+import sys
 import threading
 import time
 from dataclasses import asdict
@@ -13,9 +14,10 @@ import numpy as np
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
+from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.pool_results import EnvStartError, Ready
 from minefleet_actor.pool.slot_table import Pool
-from minefleet_env import shared_slot_arrays
+from minefleet_env import interpreter_command, shared_slot_arrays
 from minefleet_env.batched_env_host import make_host
 from minefleet_env.hosted_envs import EnvHost
 from minefleet_env.process_messages import Command
@@ -31,11 +33,13 @@ class InlinePool(Pool):
         self._slots = range(worker_config.num_envs)
         self._host: EnvHost | None = None
         self._woken = threading.Event()
+        self._log = FailureLog()
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
         self._book.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
         self._book.renew(self._slots)
+        sys.path += [place for place in interpreter_command.import_path("") if place not in sys.path]
         arrays, discount = self._book.arrays, self._discount
         self._host = make_host(asdict(self._env_config), self._schema, arrays, self._slots, discount)
         failures = self._host.make().failures
@@ -45,9 +49,13 @@ class InlinePool(Pool):
 
     def wait(self, timeout_s: float) -> Ready:
         """Does what was asked for. Where that is nothing, waits until `wake` is called or the time is over."""
-        until_s = time.monotonic() + timeout_s
-        while not (self._run() or self._woken.wait(max(0.0, min(until_s, self._next_s()) - time.monotonic()))):
-            if time.monotonic() >= until_s:
+        now_s = time.monotonic()
+        until_s = now_s + timeout_s
+        while not self._run(now_s):
+            if self._woken.wait(max(0.0, min(until_s, self._next_s(now_s)) - time.monotonic())):
+                break
+            now_s = time.monotonic()
+            if now_s >= until_s:
                 break
         self._woken.clear()
         return self._book.take()
@@ -62,17 +70,20 @@ class InlinePool(Pool):
             self._host.close()
             self._host = None
 
-    def _run(self) -> bool:
+    def _run(self, now_s: float) -> bool:
         """Runs the commands, but not the resets of slots that pause; says whether there were any."""
-        row, now_s = self._book.command, time.monotonic()
+        row = self._book.command
         may_go = (row < Command.RESET) | (self._book.breaker.until_s <= now_s)
         commands = (row * may_go).tobytes()
         if self._host is None or not (all if self._env_config.batched else any)(commands):
             return False
         row[may_go] = Command.NONE
-        self._book.record(self._host.run(commands), self._slots)
+        reply = self._host.run(commands)
+        self._book.record(reply, self._slots)
+        self._log.record_all(reply.failures, self._slots, time.monotonic())
         return True
 
-    def _next_s(self) -> float:
-        """When the first pause is over that a reset waits for."""
-        return float(np.min(self._book.breaker.until_s[self._book.command >= Command.RESET], initial=np.inf))
+    def _next_s(self, now_s: float) -> float:
+        """When the first pause is over that a reset waits for. Others of a batch may wait for something else."""
+        until_s = self._book.breaker.until_s[self._book.command >= Command.RESET]
+        return float(np.min(until_s[until_s > now_s], initial=np.inf))
