@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from tests.conftest import Fleet, assert_counters_never_go_back, assert_trained
+from tests.conftest import Fleet, assert_counters_never_go_back
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.config.load import from_data
@@ -19,7 +19,7 @@ from minefleet.runs.episode_table import read_episodes
 from minefleet_actor.pool import InlinePool
 
 INLINE = "rollout_config.worker_config.envs_per_process=0"
-ITERATION_STEPS, SLOTS = 256, 8
+ITERATION_STEPS, FRAGMENT_STEPS, SLOTS = 256, 32, 8
 DEADLY = """
 import os
 from pathlib import Path
@@ -81,7 +81,8 @@ def test_an_inline_environment_that_crashes_ends_its_actor_and_the_run_goes_on(
     assert "Fatal Python error: Aborted" in (fleet.directory / "logs" / "actor-0.log").read_text()
     rows = fleet.rows()
     assert_counters_never_go_back(rows)
-    assert_trained(rows, ITERATION_STEPS, deaths=1)
+    lost = 2 * SLOTS * FRAGMENT_STEPS  # Open fragments, and those that were queued.
+    assert rows[-1]["env_steps"] - rows[-1]["trained_steps"] <= lost + 2 * ITERATION_STEPS
     streams = {row["stream"] for row in read_episodes(fleet.directory / "episodes.csv")}
     assert len(streams) > SLOTS, "the second actor has streams of its own"
 

@@ -66,22 +66,15 @@ class EnvPool(Pool):
     """Environments in processes of their own; see `Pool` for the contract."""
 
     def __init__(
-        self,
-        env_config: EnvConfig,
-        schema: Schema,
-        worker_config: WorkerConfig,
-        *,
-        gather_s: float = GATHER_S,
-        **options: Any,
+        self, env: EnvConfig, schema: Schema, worker: WorkerConfig, *, gather_s: float = GATHER_S, **options: Any
     ) -> None:
         """Starts nothing yet; see `GATHER_S`."""
-        super().__init__(env_config, schema, worker_config, **options)
-        self._gather_s = gather_s
-        self._config = worker_config
-        self._turnstile = StartLimiter(worker_config.max_resets_at_once)
-        self._wear = RecycleSchedule(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
+        super().__init__(env, schema, worker, **options)
+        self._config, self._gather_s = worker, gather_s
+        self._turnstile = StartLimiter(worker.max_resets_at_once)
+        self._wear = RecycleSchedule(worker.num_envs, worker.restart_interval, time.monotonic())
         self._log = FailureLog()
-        self._supervisor = ProcessSupervisor(timeouts_s(worker_config), worker_config.max_rss_bytes)
+        self._supervisor = ProcessSupervisor(timeouts_s(worker), worker.max_rss_bytes)
         self._memory = -1
         self._running = False
         self._asked = set[int]()
@@ -149,10 +142,7 @@ class EnvPool(Pool):
         self._release_memory()
 
     def _gather(self, until_s: float) -> None:
-        """Waits for what a single process is at, too, so that its environments do not fall apart into groups.
-
-        Each group would cost a decision of its own, and a change between the processes.
-        """
+        """Waits for what a single process is at, too: groups of its slots would each cost a decision of their own."""
         first, *others = self._supervisor.processes
         while not others and first.is_playing and time.monotonic() < until_s:
             self._turn(until_s)
