@@ -32,7 +32,7 @@ from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.metrics import ReplayMetrics
-from minefleet_replay.engine.recovery import open_replay
+from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.state.deduplication import WINDOW, StreamNames
 from minefleet_replay.state.ledger_totals import Ledger, LedgerAccount
 from minefleet_replay.state.limits import limits_of

@@ -17,7 +17,7 @@ from tests.role_process import wait_for
 from minefleet.monitoring.journal import read_journal
 from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint_files import read, read_state
-from minefleet.runs.snapshot_store import SnapshotStore
+from minefleet.runs.remote_snapshot_store import SnapshotStore
 
 pytestmark = pytest.mark.fleet
 Train = Callable[..., Fleet]

@@ -27,7 +27,7 @@ STAGES = (
         ("minefleet/rpc/codec.py", "minefleet_learner/data/lazy_obs.py", "minefleet_learner/data/collate.py"),
     ),
     ("sample and copy", ("PolicyRunner.decide (",)),
-    ("GAE", ("estimate (minefleet_learner/targets/advantage_estimation.py",)),
+    ("GAE", ("estimate (minefleet_learner/targets/value_and_advantage_estimates.py",)),
     ("loss", ("Objective.loss (", "loss (minefleet_learner/training/loss.py")),
     ("record", ("minefleet_actor/rollout/fragment_recorder.py",)),
     ("commands and answers", ("minefleet_actor/pool/",)),

@@ -19,8 +19,8 @@ from minefleet.core.function_references import reference_of
 from minefleet.core.subprocess_call import Start
 from minefleet.launch.fork_server import ForkServer
 from minefleet.monitoring.run_results import RunResults
+from minefleet.runs.default_run_directory import fresh_directory
 from minefleet.runs.run import Run
-from minefleet.runs.run_directories import fresh_directory
 
 SECTIONS = ("env", "policy")
 """Those with a `generator`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env.errors import RefusedError
-from minefleet_env.minecraft import import_stubs
+from minefleet_env.minecraft import minestudio_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         RefusedError: If there is no such file.
     """
-    import_stubs.serve()
+    minestudio_stand_ins.serve()
     path = path.resolve()
     if path in _files:
         return _files[path]

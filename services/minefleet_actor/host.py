@@ -30,9 +30,9 @@ from minefleet.rpc.retrier import Retrier, StoppedError
 from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
 from minefleet.runs.run import from_dict
 from minefleet.v1 import status_service_pb2, worlds_service_pb2
+from minefleet_actor.host_stream_to_actor import ActorStream
 from minefleet_actor.metrics.host_process_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
-from minefleet_actor.remote_host_client import ActorStream
 from minefleet_runtime.addresses import is_loopback
 from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import StateCollector

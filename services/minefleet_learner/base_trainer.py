@@ -50,7 +50,7 @@ class GaeActor:
             next_value: [B, T] float32, V(sₜ₊₁), likewise.
         """
         from minefleet_learner.algorithms.fragment_chain_advantages import chain
-        from minefleet_learner.targets.advantage_estimation import steps_of
+        from minefleet_learner.targets.value_and_advantage_estimates import steps_of
 
         steps = steps_of(batch, value, next_value)
         return chain(batch.names, **steps, discount=self.discount, gae_lambda=self.gae_lambda)
@@ -150,8 +150,8 @@ class BaseTrainer(ABC):
         """
         import torch
 
-        from minefleet_learner.targets.advantage_estimation import estimate, recompute
         from minefleet_learner.targets.forward_passes import observations, stored_state
+        from minefleet_learner.targets.value_and_advantage_estimates import estimate, recompute
 
         if num_fragments != self.config.fragments_per_iteration:
             raise ValueError(

@@ -29,7 +29,7 @@ from minefleet.monitoring.rollbacks import undone_versions
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
-from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
 from minefleet.rpc.weights.manifest import from_wire
-from minefleet.rpc.weights.weights_version import read_info
+from minefleet.rpc.weights.version_info import read_info
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import weights_pb2

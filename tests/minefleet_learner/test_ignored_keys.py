@@ -14,7 +14,7 @@ from minefleet.core.schema import Schema
 from minefleet.runs.run import Run
 from minefleet_learner.build import build_updater
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.advantage_estimation import estimate
+from minefleet_learner.targets.value_and_advantage_estimates import estimate
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
 

@@ -23,9 +23,9 @@ from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in_mask import burned_in, burned_steps
 from minefleet_learner.data.sequence_windows import cut, windows
-from minefleet_learner.targets.advantage_estimation import recompute
 from minefleet_learner.targets.forward_passes import evaluate_pieces
 from minefleet_learner.targets.sequence_start_states import states_before
+from minefleet_learner.targets.value_and_advantage_estimates import recompute
 from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

@@ -17,7 +17,7 @@ from minefleet.policies.vpt.architecture import changed
 from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.advantage_estimation import recompute
+from minefleet_learner.targets.value_and_advantage_estimates import recompute
 from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

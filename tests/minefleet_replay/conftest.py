@@ -33,7 +33,7 @@ from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, sta
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics
-from minefleet_replay.engine.recovery import open_replay
+from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
 from minefleet_replay.service import ReplayServicer

@@ -19,7 +19,7 @@ from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.engine.counters_file import read_counters
 from minefleet_replay.engine.metrics import ReplayMetrics
-from minefleet_replay.engine.recovery import open_replay
+from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.state.limits import limits_of
 

@@ -1,6 +1,6 @@
 """The command line: `minefleet COMMAND ...`.
 
-Every command has a function in `command_arguments`, and a module in `commands` with `run(arguments) -> exit code`,
+Every command has a function in `arguments_per_command`, and a module in `commands` with `run(arguments) -> exit code`,
 which is imported when its arguments have been read: help and mistakes answer at once.
 
 Exit codes: 0 done, 1 failed, 2 the configuration or the command line cannot work, 130 stopped by a signal.
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
-from minefleet.cli import command_arguments
+from minefleet.cli import arguments_per_command
 from minefleet.cli.command_parser import CommandParser
 
 COMMANDS = {
@@ -71,7 +71,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--version", action="version", version=f"minefleet {metadata.version('minefleet')}")
     choice = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for name, purpose in COMMANDS.items():
-        getattr(command_arguments, _module_of(name))(choice.add_parser(name, help=purpose, description=purpose))
+        getattr(arguments_per_command, _module_of(name))(choice.add_parser(name, help=purpose, description=purpose))
     return parser
 
 

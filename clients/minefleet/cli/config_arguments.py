@@ -11,7 +11,7 @@ from minefleet.config.load import name_of
 from minefleet.config.other_library_keys import OTHER_NAMES, OUR_KEYS, UNITS
 from minefleet.core.errors import ConfigError
 from minefleet.presets import presets
-from minefleet.runs.run_directories import RUNS
+from minefleet.runs.default_run_directory import RUNS
 
 ENVIRONMENTS = ("env.id=", "env.generator=")
 """Overrides that can stand without a CONFIG."""

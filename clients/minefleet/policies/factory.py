@@ -17,7 +17,7 @@ from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
 from minefleet.policies.vpt.policy_generator import check_fits
-from minefleet_env.minecraft import import_stubs
+from minefleet_env.minecraft import minestudio_stand_ins
 
 SCHEMA = "schema"
 """A parameter of a generator."""
@@ -49,7 +49,7 @@ def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | No
 
 def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]) -> Policy:
     reference = config.generator
-    import_stubs.serve(partial(_load_vpt_policy, path_map))
+    minestudio_stand_ins.serve(partial(_load_vpt_policy, path_map))
     generator = function_references.load(reference)
     arguments = dict.fromkeys(_schema_arguments(generator), schema) | config.kwargs
     try:

@@ -33,8 +33,8 @@ from minefleet.rpc.weights.manifest import (
 )
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError, missing_digests
 from minefleet.rpc.weights.tensor_piece_codec import cut, encode, fetch_call, pieces_in, publish_call
+from minefleet.rpc.weights.version_info import Epoch, VersionInfo, read_info
 from minefleet.rpc.weights.version_watch import Watch
-from minefleet.rpc.weights.weights_version import Epoch, VersionInfo, read_info
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 

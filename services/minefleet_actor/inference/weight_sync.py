@@ -16,7 +16,7 @@ from minefleet.core.errors import ContractError, CorruptError, GaveUpError, NotF
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.retrier import StoppedError
 from minefleet.rpc.weights.manifest import Weights
-from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.rpc.weights.version_info import VersionInfo
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import threading
 import time
 
 from minefleet.core.errors import ConfigError, FencedError
+from minefleet.runs.remote_snapshot_store import Names, SnapshotStore
 from minefleet.runs.run import Run
-from minefleet.runs.snapshot_store import Names, SnapshotStore
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import torch
 from minefleet.policies.layers.mergeable_moments import Moments, moments_of
 from minefleet_learner.algorithms.importance_weights import Weights, weigh
 from minefleet_learner.distributed.ranks import Ranks
-from minefleet_learner.targets.advantage_estimation import Estimates
+from minefleet_learner.targets.value_and_advantage_estimates import Estimates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

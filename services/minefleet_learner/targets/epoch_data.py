@@ -15,11 +15,11 @@ from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import StepTargets, normalize
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.sequence_windows import Pieces, cut, sequences, windows
-from minefleet_learner.targets.advantage_estimation import Estimates
 from minefleet_learner.targets.batch_statistics import BatchStats
 from minefleet_learner.targets.forward_passes import PASS_STEPS, compute_dtype, gather, has_memory
 from minefleet_learner.targets.reference_recurrent_states import ReferenceStateCache
 from minefleet_learner.targets.sequence_start_states import states_before
+from minefleet_learner.targets.value_and_advantage_estimates import Estimates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

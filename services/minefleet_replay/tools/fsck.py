@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.engine.recovery import PAYLOADS, identity_of
+from minefleet_replay.engine.open_replay import PAYLOADS, identity_of
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import MAX_STREAMS, NOTHING
 from minefleet_replay.state.ledger_totals import Amount, Bucket, Ledger
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity
 from minefleet_replay.storage.rocksdb_store import DATABASE
-from minefleet_replay.tools.contents import Faults, StoreContents, read_contents
+from minefleet_replay.tools.fsck_store_scan import Faults, StoreContents, read_contents
 from minefleet_replay.tools.offline_store import looking, payloads_in
 
 DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from minefleet.core.errors import ConfigError
-from minefleet_replay.engine.recovery import PAYLOADS
+from minefleet_replay.engine.open_replay import PAYLOADS
 from minefleet_replay.storage.identity import FILE
 from minefleet_replay.storage.open_rocksdb import lock_store, open_database
 from minefleet_replay.storage.payload_log import PayloadLog

@@ -16,7 +16,7 @@ import pytest
 from minefleet.config.load import load
 from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.rpc.weights.manifest import entries_of
-from minefleet.rpc.weights.weights_version import read_info
+from minefleet.rpc.weights.version_info import read_info
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run, read_run

@@ -18,8 +18,8 @@ from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import append
 from minefleet.monitoring.journal_requests import PAUSE
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
+from minefleet.runs.default_run_directory import fresh_directory
 from minefleet.runs.run import Run
-from minefleet.runs.run_directories import fresh_directory
 from minefleet.runs.trained_policy import find_checkpoint
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}

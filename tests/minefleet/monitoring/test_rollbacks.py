@@ -14,8 +14,8 @@ from minefleet.monitoring.journal import append, read_whole_journal, record_star
 from minefleet.monitoring.journal_requests import answers_in, ask
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback, settle_rollbacks, undone_versions
 from minefleet.runs.checkpoint_files import newest, read_state
+from minefleet.runs.remote_snapshot_store import SnapshotStore
 from minefleet.runs.run import Run
-from minefleet.runs.snapshot_store import SnapshotStore
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
-from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.exported_version import export

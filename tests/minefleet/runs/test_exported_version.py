@@ -20,7 +20,7 @@ from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import ConfigError, CorruptError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.weights.manifest import entries_of
-from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.exported_version import export, is_exported, read_exported, read_model, write_model
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import inspect_policy, read_weights

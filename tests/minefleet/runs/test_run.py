@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from minefleet.core.errors import ConfigError
-from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.exported_version import CONFIG_FILE, export
 from minefleet.runs.run import RUN_FILE, Run, read_run

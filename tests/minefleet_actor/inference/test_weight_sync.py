@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import ContractError, CorruptError, FleetError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.rpc.retrier import StoppedError
-from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet_actor.inference.weight_sync import WeightsFollower
 
 

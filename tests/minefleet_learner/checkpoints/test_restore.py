@@ -14,7 +14,7 @@ from minefleet.core.errors import ContractError
 from minefleet.core.schema import Schema
 from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
-from minefleet.rpc.weights.weights_version import read_info
+from minefleet.rpc.weights.version_info import read_info
 from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run

@@ -15,8 +15,8 @@ from minefleet.policies import Policy
 from minefleet.policies.layers.mergeable_moments import moments_of
 from minefleet_learner.algorithms.gae import generalized_advantages
 from minefleet_learner.data.batch import collate
-from minefleet_learner.targets.advantage_estimation import cut_between, estimate, recompute
 from minefleet_learner.targets.forward_passes import evaluate_pieces, gather, select_seen
+from minefleet_learner.targets.value_and_advantage_estimates import cut_between, estimate, recompute
 
 Make = Callable[..., Fragment]
 MakePolicy = Callable[..., Policy]

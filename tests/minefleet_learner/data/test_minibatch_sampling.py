@@ -19,9 +19,9 @@ from minefleet.policies import Policy
 from minefleet_learner.data.batch import collate
 from minefleet_learner.data.minibatch_sampling import PADDING, draw, evenly
 from minefleet_learner.data.sequence_windows import Pieces, cut, sequences, windows
-from minefleet_learner.targets.advantage_estimation import recompute
 from minefleet_learner.targets.forward_passes import evaluate_pieces
 from minefleet_learner.targets.sequence_start_states import states_before
+from minefleet_learner.targets.value_and_advantage_estimates import recompute
 from minefleet_learner.training.schedules import rates
 
 Make = Callable[..., Fragment]

@@ -8,8 +8,8 @@ import torch
 from minefleet.core.fragment import Fragment
 from minefleet_learner.data.batch import collate
 from minefleet_learner.distributed.ranks import SINGLE_RANK
-from minefleet_learner.targets.advantage_estimation import Estimates
 from minefleet_learner.targets.batch_statistics import BatchStats, measure_batch
+from minefleet_learner.targets.value_and_advantage_estimates import Estimates
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from minefleet.rpc.codec import encode
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.metrics import ReplayMetrics
-from minefleet_replay.engine.recovery import open_replay
+from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.tools.__main__ import main
 

@@ -19,7 +19,7 @@ from minefleet.launch.prepare import prepare
 from minefleet.launch.run_lock import holding
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint_files import newest
-from minefleet.runs.run_directories import fresh_directory
+from minefleet.runs.default_run_directory import fresh_directory
 
 PRESET = "crafter"
 EPISODES = 10

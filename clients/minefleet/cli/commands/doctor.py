@@ -9,7 +9,7 @@ from minefleet.cli.config_arguments import split
 from minefleet.config.load import load
 from minefleet.core.errors import EXIT_FAILED, ConfigError
 from minefleet.doctor import Level, examine
-from minefleet.runs.run_directories import RUNS
+from minefleet.runs.default_run_directory import RUNS
 
 COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 

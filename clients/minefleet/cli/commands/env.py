@@ -14,7 +14,7 @@ from minefleet.core.subprocess_call import PYTHON
 from minefleet.launch.env_policy_check import describe_environment
 from minefleet.runs.run import RUN_FILE, read_run, to_dict
 
-MODULE = "minefleet_actor.evaluation.env_check"
+MODULE = "minefleet_actor.evaluation.random_play_check"
 
 
 def run(arguments: argparse.Namespace) -> int:

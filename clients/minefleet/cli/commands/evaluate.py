@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.run_directories import newest_run
+from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.trained_policy import hold_checkpoint, inspect_policy
 
 MODULE = "minefleet_actor.evaluation.evaluate"

@@ -20,8 +20,8 @@ from minefleet.monitoring.prometheus_grafana_config import (
     prometheus,
 )
 from minefleet.monitoring.scrape_targets import TARGETS_FILE, write_targets
+from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.run import read_run
-from minefleet.runs.run_directories import newest_run
 
 POLL_INTERVAL_S = 0.5
 LAST_LINES = 5

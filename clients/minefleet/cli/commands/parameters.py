@@ -20,9 +20,9 @@ from minefleet.monitoring.service_store_paths import parameters_place
 from minefleet.rpc.credentials import OPERATOR, read_credentials
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import entries_of
+from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run, read_run
-from minefleet.runs.run_directories import newest_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_parameters.tools"

@@ -3,8 +3,8 @@
 import argparse
 
 from minefleet.core.errors import ConfigError
+from minefleet.runs.remote_snapshot_store import SnapshotStore
 from minefleet.runs.run import RUN_FILE
-from minefleet.runs.snapshot_store import SnapshotStore
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.journal_requests import REFUSED, ask, settings_at
 from minefleet.runs.checkpoint_rollback import choose
+from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.run import read_run
-from minefleet.runs.run_directories import newest_run
 
 
 def run(arguments: argparse.Namespace) -> int:

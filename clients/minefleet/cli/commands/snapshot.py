@@ -2,8 +2,8 @@
 
 import argparse
 
+from minefleet.runs.remote_snapshot_store import SnapshotStore
 from minefleet.runs.run import read_run
-from minefleet.runs.snapshot_store import SnapshotStore
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from rich.live import Live
 from minefleet.cli.output.status_screen import render
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.status import read_status
-from minefleet.runs.run_directories import newest_run
+from minefleet.runs.default_run_directory import newest_run
 
 WATCH_INTERVAL_S = 1.0
 """Between two screens."""

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from minefleet.cli.command_arguments import NEWEST
+from minefleet.cli.arguments_per_command import NEWEST
 from minefleet.cli.config_arguments import is_override, required, split
 from minefleet.cli.output.periodic_plot import PeriodicPlot
 from minefleet.cli.output.progress import Progress
@@ -46,8 +46,8 @@ from minefleet.monitoring.journal import append, read_whole_journal
 from minefleet.monitoring.journal_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
+from minefleet.runs.default_run_directory import fresh_directory, newest_run
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
-from minefleet.runs.run_directories import fresh_directory, newest_run
 
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",

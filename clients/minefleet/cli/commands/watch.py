@@ -9,7 +9,7 @@ import webbrowser
 from minefleet.config.checks import host_port
 from minefleet.core.errors import EXIT_SIGNAL, ConfigError
 from minefleet.monitoring.status import LOOPBACK_HOSTS
-from minefleet.runs.run_directories import RUNS
+from minefleet.runs.default_run_directory import RUNS
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 """Without one a browser is a program of the terminal, which waits until it is closed."""

@@ -1,6 +1,6 @@
 """Plays one environment with random actions and reports it.
 
-    python -m minefleet_actor.evaluation.env_check CONFIG SCHEMA
+    python -m minefleet_actor.evaluation.random_play_check CONFIG SCHEMA
 
 CONFIG and SCHEMA are JSON. The environment runs in the pool that an actor uses, with the run's settings: its wrappers,
 its watchdogs, its limits. Exit code 0 when nothing failed, 1 otherwise.

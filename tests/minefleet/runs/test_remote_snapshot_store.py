@@ -21,8 +21,8 @@ from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.core.schema import Schema
 from minefleet.runs.checkpoint_files import newest, read, write
 from minefleet.runs.checkpoint_retention import prune
+from minefleet.runs.remote_snapshot_store import SnapshotStore
 from minefleet.runs.run import Run
-from minefleet.runs.snapshot_store import SnapshotStore
 
 
 @pytest.fixture(params=KINDS)
