@@ -11,7 +11,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def main() -> None:
     faults += shared_modules(path for path in paths if path.startswith(PRODUCT))
     faults += long_modules(path for path in paths if path.startswith(PRODUCT))
     faults += rejected_words(path for path in paths if not path.startswith(EXEMPT))
-    faults += missing_files(path for path in paths if path.endswith(".md") and not path.startswith(NAME_OTHER_FILES))
+    faults += missing_files([path for path in paths if not path.startswith(NAME_OTHER_FILES)])
     sys.exit("\n".join(faults) or 0)
 
 
@@ -114,11 +114,11 @@ def rejected_words(paths: Iterable[str]) -> Iterator[str]:
                 yield f"{path}:{line}: the glossary rejects '{word}': {row.strip()}"
 
 
-def missing_files(paths: Iterable[str]) -> Iterator[str]:
+def missing_files(paths: Sequence[str]) -> Iterator[str]:
     """Faults of files that a page names and that are not there; a page may leave the front of a path out."""
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
-    tails = {"/".join(Path(path).parts[start:]) for path in listed.stdout.splitlines() for start in range(8)}
-    for path in paths:
+    pages, modules = (sorted(path for path in paths if path.endswith(ending)) for ending in (".md", ".py"))
+    tails = {"/".join(Path(path).parts[start:]) for path in modules for start in range(8)}
+    for path in pages:
         for line, row in enumerate((ROOT / path).read_text().splitlines(), 1):
             yield from (f"{path}:{line}: there is no {name}" for name in FILE.findall(row) if name not in tails)
 

@@ -122,7 +122,8 @@ def test_parameters_short_of_file_handles_refuse_calls_and_recover(tmp_path: Pat
             for _ in range(HANDLES):
                 stack.enter_context(socket.create_connection((host, int(port))))
             wait_for(lambda: psutil.Process(process.pid).num_fds() >= HANDLES - 1)
-            call_until_refused(lambda: published.append(learner.publish(weights_of(0), iteration=0)))
+            call_until_refused(lambda: published.append(learner.publish(weights_of(1 + len(published)), iteration=1)))
+            assert published == list(range(1, 1 + len(published)))
             call_until_refused(learner.fetch)
             stack.close()
             wait_for(lambda: psutil.Process(process.pid).num_fds() < HANDLES - 10)

@@ -51,12 +51,10 @@ class InlinePool(Pool):
         """Does what was asked for. Where that is nothing, waits until `wake` is called or the time is over."""
         now_s = time.monotonic()
         until_s = now_s + timeout_s
-        while not self._run(now_s):
+        while not self._run(now_s) and now_s < until_s:
             if self._woken.wait(max(0.0, min(until_s, self._next_s(now_s)) - time.monotonic())):
                 break
             now_s = time.monotonic()
-            if now_s >= until_s:
-                break
         self._woken.clear()
         return self._book.take()
 

@@ -77,10 +77,8 @@ class ReservePath:
             self._transactions.streams.wait(name.stream, now)
             if self._transactions.balance is not None and self._transactions.balance.is_ahead(name.stream):
                 return Grant(granted=False, ahead=True)
-        granted, sampler = (
-            pacing.reserve(name, steps, self._state.index.usable_steps, now, fresh_steps),
-            self._transactions.sampler,
-        )
+        granted = pacing.reserve(name, steps, self._state.index.usable_steps, now, fresh_steps)
+        sampler = self._transactions.sampler
         return Grant(granted, task=sampler.draw() if sampler and granted and not was_granted else "")
 
     def _can_make(self, stream: str, closing: ForecastRow | None, longest_s: float, now: float) -> int:
