@@ -31,6 +31,8 @@ PER_LEASE = {"crafter": 128, "random": 16}
 """Fragments of one iteration: 103 and 202 MB."""
 READERS = 3
 """As many leases may be open and one to spare."""
+PASSES = 2
+"""Times that all fragments are taken before the time counts: once each, and the few of the warm-up."""
 WARM_UP = "warm-up"
 TIMED = "timed"
 
@@ -48,7 +50,8 @@ def main() -> None:
             pacing="off",
             compression=arguments.compression,
         )
-        run = make_run(directory, fragments[0]["obs"].shape[1:], buffer, per_lease)
+        steps, *frame = fragments[0]["obs"].shape
+        run = make_run(directory, tuple(frame), buffer, per_lease, steps)
         with serving(run) as server:
             way = f"ours {arguments.compression}"
             figures = {"append": {way: measure_append(server, fragments, arguments.threads)}}
@@ -121,8 +124,10 @@ def measure_sample(server: Server, fragments: list[Arrays], threads: int, per_le
             if not np.array_equal(getattr(fragment, name), array):
                 raise ValueError(f"array {name} of {packed[0].name} differs from the one appended")
 
-    while missing:
+    for _ in range(PASSES * len(fragments) // per_lease):
         take(client, next(numbers), steps, compare)
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(fragments)} appended fragments were never sampled")
     leases = max(READERS, 2 * len(fragments) // per_lease)
     with ThreadPoolExecutor(READERS) as pool:
         began = time.monotonic()

@@ -37,12 +37,14 @@ def scratch() -> Iterator[Path]:
         yield Path(directory)
 
 
-def make_run(directory: Path, frame: tuple[int, ...], buffer: ReplayBufferConfig, per_lease: int) -> Run:
-    """Writes a run directory whose observations are frames."""
+def make_run(
+    directory: Path, frame: tuple[int, ...], buffer: ReplayBufferConfig, per_lease: int, fragment_length: int = 64
+) -> Run:
+    """Writes a run directory whose observations are frames, and whose limits count fragments of so many steps."""
     config = FleetConfig(
         env=EnvConfig(id="minefleet/Crafter-v0"),
         train_config=TrainConfig(batch_size_per_gpu=per_lease),
-        rollout_config=RolloutConfig(replay_buffer_config=buffer),
+        rollout_config=RolloutConfig(fragment_length=fragment_length, replay_buffer_config=buffer),
     )
     schema = Schema(
         obs=Leaf(kind="box", shape=frame, dtype="uint8", low=0, high=255),
