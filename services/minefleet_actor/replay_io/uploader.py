@@ -104,7 +104,8 @@ class FragmentUploader:
             packed = self._pack(self._queued(linger_s))
             while packed:
                 rest = self._queued()[len(packed) :]
-                ahead = packer.submit(self._pack, rest) if self._are_many(len(rest)) else None
+                is_full = sum(header.payload_bytes for header, _ in packed) >= CALL_BYTES
+                ahead = packer.submit(self._pack, rest) if rest and (is_full or self._are_many(len(rest))) else None
                 self._append(packed)
                 self._forget(len(packed))
                 packed = ahead.result() if ahead is not None else self._pack(self._queued(linger_s))
