@@ -144,7 +144,7 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[st
     if not actors:
         return unpinned, []
     if not each:
-        return (_one_for_each(config, machine) if _is_one_for_each(config, machine) else unpinned), []
+        return (_apart(config, machine) if _are_scarce(config, machine) else unpinned), []
     train = config.train_config
     readers = round(train.num_readers * train.num_cpus_per_reader)
     others = train.num_workers * (max(train.torch_threads, 1) + readers) + len(config.services.replay) + 1
@@ -159,21 +159,23 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[st
     return _Cores(rest, [own[index * each : (index + 1) * each] for index in range(actors)], rest), []
 
 
-def _is_one_for_each(config: FleetConfig, machine: Machine) -> bool:
-    """Whether there is exactly one core for each process that computes, and nothing else to compute on.
+def _are_scarce(config: FleetConfig, machine: Machine) -> bool:
+    """Whether the processes that compute take all cores there are, and there is nothing else to compute on.
 
-    Where there are more, the kernel has room to keep them apart by itself.
-    """
-    threads = max(config.train_config.torch_threads, config.rollout_config.torch_threads)
-    processes = config.train_config.num_workers + config.rollout_config.num_rollout_workers
-    return not machine.gpus and threads <= 1 and processes == len(machine.cores)
-
-
-def _one_for_each(config: FleetConfig, machine: Machine) -> _Cores:
-    """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
-
-    The other roles and the environments take what is left of all cores.
+    Where there are more cores, the kernel has room to keep the processes apart by itself.
     """
     ranks = config.train_config.num_workers
-    own = [(core,) for core in machine.cores[ranks:]]
+    threads = max(config.train_config.torch_threads, config.rollout_config.torch_threads)
+    processes = ranks + config.rollout_config.num_rollout_workers
+    return not machine.gpus and threads <= 1 and ranks < len(machine.cores) <= processes
+
+
+def _apart(config: FleetConfig, machine: Machine) -> _Cores:
+    """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
+
+    Actors share cores where they are more than the learner leaves. The other roles and the environments run on all.
+    """
+    ranks, actors = config.train_config.num_workers, config.rollout_config.num_rollout_workers
+    rest = machine.cores[ranks:]
+    own = [(core,) for core in rest] if len(rest) == actors else [rest] * actors
     return _Cores(machine.cores[:ranks], own, ())

@@ -58,10 +58,14 @@ def test_placement_shares_no_core_of_an_actor_with_another_role(config: FleetCon
     placed = place(config, on)
     sets = [process.cores for process in (*placed.learners, *placed.actors)]
     if any(sets):
-        assert sorted(core for cores in sets for core in cores) == list(on.cores)
         asked = math.ceil(config.rollout_config.num_cpus_per_worker)
-        assert {len(cores) for cores in sets[1:]} == {asked or 1}
-        assert len(placed.learners[0].cores) >= (3 if asked else 1)
+        learner, *actors = sets
+        if asked or len(actors) == len(on.cores) - 1:
+            assert sorted(core for cores in sets for core in cores) == list(on.cores)
+            assert {len(cores) for cores in actors} == {asked or 1}
+        else:
+            assert set(actors) == {tuple(core for core in on.cores if core not in learner)}
+        assert len(learner) >= (3 if asked else 1)
         assert all(actor.all_cores == on.cores for actor in placed.actors)
         assert placed.others.cores == (placed.learners[0].cores if asked else ())
     else:
@@ -122,9 +126,17 @@ def test_placement_leaves_a_role_as_it_is_that_asks_for_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("actors", "ranks", "cores", "learner", "each"),
-    [(1, 1, 2, (0,), [(1,)]), (2, 2, 4, (0, 1), [(2,), (3,)]), (1, 1, 3, (), [()]), (2, 1, 2, (), [(), ()])],
+    [
+        (1, 1, 2, (0,), [(1,)]),
+        (2, 2, 4, (0, 1), [(2,), (3,)]),
+        (1, 1, 3, (), [()]),
+        (2, 1, 2, (0,), [(1,)] * 2),
+        (3, 1, 3, (0,), [(1, 2)] * 3),
+        (1, 2, 2, (), [()]),
+        (1, 1, 1, (), [()]),
+    ],
 )
-def test_placement_pins_computing_processes_where_there_is_exactly_one_core_for_each(
+def test_placement_keeps_the_learner_and_actors_apart_where_they_take_all_cores(
     actors: int, ranks: int, cores: int, learner: tuple[int, ...], each: list[tuple[int, ...]]
 ) -> None:
     rollout, train = RolloutConfig(num_rollout_workers=actors), TrainConfig(num_workers=ranks)
