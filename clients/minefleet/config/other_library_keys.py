@@ -63,6 +63,10 @@ UNITS = {"train_config.batch_size_per_gpu": ", in fragments of rollout_config.fr
 OUR_KEYS = {other: key for key, names in _NAMES.items() for other in names.split()}
 """The name of another library -> our key."""
 OTHER_NAMES = {other: f"here it is {key}{UNITS.get(key, '')}" for other, key in OUR_KEYS.items()} | {
+    **dict.fromkeys(
+        ("conv_filters", "encoder_conv_architecture"),
+        "convolutions are policy.conv_channels, policy.conv_kernels and policy.conv_strides",
+    ),
     "num_workers": "actors are rollout_config.num_rollout_workers, ranks of the learner train_config.num_workers",
     "env_config": "the environment is described by `env`, its processes by `rollout_config.worker_config`",
     "train_config.scaling_config": "ranks are set by train_config.num_workers and train_config.num_gpus_per_worker",

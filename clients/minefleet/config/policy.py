@@ -25,7 +25,12 @@ class PolicyConfig:
     hidden_layers: int = 2
     """Dense layers for vector observations, >= 1."""
     conv_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
-    """Channels of the three convolutions for pixels."""
+    """Channels of the convolutions for pixels, one after the other, >= 1; `hidden_size` features follow."""
+    conv_kernels: list[int] = field(default_factory=lambda: [8, 4, 3])
+    """Height and width of their kernels, pixels, >= 1. Where a picture is made of tiles, a first kernel and stride as
+    large as one see each tile whole."""
+    conv_strides: list[int] = field(default_factory=lambda: [4, 2, 2])
+    """Their strides, pixels, >= 1."""
     activation: str = "tanh"
     """`tanh`, `relu` or `elu`."""
     gru_size: int = 0
@@ -48,5 +53,11 @@ class PolicyConfig:
         at_least("policy.hidden_size", self.hidden_size, 1)
         at_least("policy.hidden_layers", self.hidden_layers, 1)
         at_least("policy.gru_size", self.gru_size, 0)
+        convolutions = (self.conv_channels, self.conv_kernels, self.conv_strides)
+        if len(set(map(len, convolutions))) > 1 or any(size < 1 for sizes in convolutions for size in sizes):
+            raise ConfigError(
+                "policy.conv_channels, conv_kernels and conv_strides must be lists of equally many numbers >= 1, got "
+                f"{self.conv_channels}, {self.conv_kernels} and {self.conv_strides}"
+            )
         finite("policy.initial_log_std", self.initial_log_std)
         one_of("policy.activation", self.activation, ("tanh", "relu", "elu"))

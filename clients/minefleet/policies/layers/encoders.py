@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
 from minefleet.core.errors import ConfigError
-from minefleet.core.schema import MIN_IMAGE_EDGE, Leaf
+from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies.layers.action_mask_leaf import without_mask
 from minefleet.policies.layers.dense import Dense
 from minefleet.policies.layers.layer_utils import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
 from minefleet.policies.layers.text import TextFeatures
 
-KERNELS = (8, 4, 3)
-STRIDES = (4, 2, 2)
 ENCODE_CHUNK_STEPS = 256
 """Steps that a CPU encodes at a time: what the layers make of more leaves its caches."""
 
@@ -126,19 +124,26 @@ def _inputs(leaf: Leaf) -> tuple[int, nn.Module]:
 
 def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
     height, width, depth = leaf.shape
-    if min(height, width) < MIN_IMAGE_EDGE:
+    least = _least_edge(config)
+    if min(height, width) < least:
         raise ConfigError(
             f"the observation {path!r} has shape {leaf.shape}; bytes of three axes are images [height, width, "
-            f"channels], and the convolutions need at least {MIN_IMAGE_EDGE} x {MIN_IMAGE_EDGE}: give larger ones, or "
-            "a policy.generator; if it is no image, make the environment leave it out, or show it in another dtype"
+            f"channels], and the convolutions need at least {least} x {least}: give larger ones, or a "
+            "policy.generator; if it is no image, make the environment leave it out, or show it in another dtype"
         )
-    if len(config.conv_channels) != len(KERNELS) or min(config.conv_channels) < 1:
-        raise ConfigError(f"policy.conv_channels must be {len(KERNELS)} numbers >= 1, got {config.conv_channels}")
     modules: list[nn.Module] = [Pixels()]
-    for channels, kernel, stride in zip(config.conv_channels, KERNELS, STRIDES, strict=True):
+    for channels, kernel, stride in zip(config.conv_channels, config.conv_kernels, config.conv_strides, strict=True):
         modules += [orthogonal(nn.Conv2d(depth, channels, kernel, stride), TRUNK_GAIN), nn.ReLU(inplace=True)]
         height, width, depth = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
     return nn.Sequential(*modules, nn.Flatten(), *_dense([height * width * depth, config.hidden_size], config))
+
+
+def _least_edge(config: PolicyConfig) -> int:
+    """Height and width of the smallest image of which the last convolution still makes something."""
+    edge = 1
+    for kernel, stride in reversed(list(zip(config.conv_kernels, config.conv_strides, strict=True))):
+        edge = (edge - 1) * stride + kernel
+    return edge
 
 
 def _dense(sizes: list[int], config: PolicyConfig) -> nn.Sequential:

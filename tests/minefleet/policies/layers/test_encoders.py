@@ -108,10 +108,32 @@ def test_bytes_of_three_axes_that_are_no_image_are_refused_with_what_to_do() -> 
         encoder({"screen_descriptions": leaf, "blstats": VECTOR}, CONFIG)
 
 
-@pytest.mark.parametrize("channels", [[32, 64], [8, 0, 8]])
-def test_conv_channels_other_than_three_positive_numbers_are_refused_by_key(channels: list[int]) -> None:
-    with pytest.raises(ConfigError, match=r"policy\.conv_channels must be 3 numbers >= 1, got"):
-        encoder(PIXELS, PolicyConfig(conv_channels=channels))
+@pytest.mark.parametrize(
+    "sizes", [{"conv_channels": [32, 64]}, {"conv_channels": [8, 0, 8]}, {"conv_kernels": [8, 4]}, {"conv_strides": []}]
+)
+def test_convolutions_of_unequally_many_or_no_pixels_are_refused_by_key(sizes: dict[str, list[int]]) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.conv_channels, conv_kernels and conv_strides must be lists of equ"):
+        PolicyConfig(**sizes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernels", "strides", "edge"),
+    [([4], [7], [7], 7), ([4, 6], [7, 3], [7, 1], 21), ([4, 6, 8, 2], [5, 3, 3, 2], [2, 2, 1, 3], 21)],
+)
+def test_convolutions_are_as_many_and_as_large_as_asked_for(
+    channels: list[int], kernels: list[int], strides: list[int], edge: int
+) -> None:
+    config = PolicyConfig(hidden_size=8, conv_channels=channels, conv_kernels=kernels, conv_strides=strides)
+    leaf = Leaf(kind="box", shape=(edge, 64, 3), dtype="uint8")
+    module = encoder({"eye": leaf, "body": VECTOR}, config)
+    made = [one for one in module.modules() if isinstance(one, torch.nn.Conv2d)]
+    assert [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in made] == [
+        *zip(channels, kernels, strides, strict=True)
+    ]
+    assert module(random_obs({"eye": leaf, "body": VECTOR}, 3)).shape == (3, 8)
+    smaller = Leaf(kind="box", shape=(edge - 1, 64, 3), dtype="uint8")
+    with pytest.raises(ConfigError, match=rf"the convolutions need at least {edge} x {edge}:"):
+        encoder({"eye": smaller, "body": VECTOR}, config)
 
 
 @pytest.mark.parametrize("tree", [{}, Leaf(kind="box", shape=(0,), dtype="float32")])
