@@ -1,7 +1,7 @@
 """Data and timing shared by both sides of `benchmarks/learner.py`.
 
-Crafter's preset: 32 fragments of 64 steps, micro-batches of 4, 4 epochs, convolutions and a GRU, and the threads that
-the learner takes. The frames were recorded once (`recording`); the weights are the same.
+Crafter's preset with a GRU and the convolutions of Atari: 32 fragments of 64 steps, micro-batches of 4, 4 epochs, and
+the threads that the learner takes. The frames were recorded once (`recording`); the weights are the same.
 """
 
 import json
@@ -20,7 +20,8 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
 
-PRESET = load_config("crafter")
+NETWORK = ("policy.gru_size=256", "policy.conv_kernels=[8,4,3]", "policy.conv_strides=[4,2,2]")
+PRESET = load_config("crafter", NETWORK)
 CONFIG: TrainConfig = PRESET.train_config
 FRAGMENTS = CONFIG.fragments_per_iteration
 STEPS = PRESET.rollout_config.fragment_length

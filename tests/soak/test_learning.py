@@ -51,5 +51,9 @@ def test_pendulum_swings_up(train: Train, evaluate: Evaluate, seed: int) -> None
 def test_crafter_is_learned(train: Train, tmp_path: Path) -> None:
     returns = []
     for seed in (1, 2, 3):
-        returns.append(train("crafter", f"seed={seed}", directory=tmp_path / str(seed)).finish()["episode_return_mean"])
+        returns.append(
+            train("crafter", f"seed={seed}", "stop.env_steps=300000", directory=tmp_path / str(seed)).finish()[
+                "episode_return_mean"
+            ]
+        )
     assert statistics.median(returns) >= 4.0

@@ -22,7 +22,7 @@ from minefleet.runs.checkpoint_files import newest
 from minefleet.runs.default_run_directory import fresh_directory
 
 PRESET = "crafter"
-EPISODES = 10
+EPISODES = 20
 
 
 def run(arguments: argparse.Namespace) -> int:
