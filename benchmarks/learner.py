@@ -2,7 +2,7 @@
 
     python benchmarks/learner.py [--rounds 5] [--iterations 4]
 
-    iteration  Crafter's preset: 32 fragments of 64 frames, 4 epochs of micro-batches of 4, convolutions and a GRU
+    iteration  Crafter with a GRU and Atari's convolutions: 32 fragments of 64 frames, 4 epochs of micro-batches of 4
 
 Each round runs three processes in turn, a different one first each time, with as many threads of torch: ours with all
 observations unpacked at once, as by default, ours with `train_config.decode_cache_bytes=0`, which unpacks them in

@@ -4,7 +4,8 @@ python benchmarks/rounding.py [CHECKPOINT ...] [--steps 8192]
 
 The rounded policy plays; the exact one evaluates the same steps, in pieces of `context_length` from the recurrent state
 that the actor had: what stands between the two is the log-ratio of PPO before its first update. With `keep` it is
-0 but for the order of sums. Without a checkpoint the weights are the crafter preset's before any training.
+0 but for the order of sums. Without a checkpoint the weights are those of the crafter preset with a GRU and Atari's
+convolutions, before any training.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from minefleet_actor.pool import InlinePool, Ready
 ENVS = 8
 SLOTS = np.arange(ENVS)
 PRESET = "crafter"
+NETWORK = ("policy.gru_size=256", "policy.conv_kernels=[8,4,3]", "policy.conv_strides=[4,2,2]")
 SEED = 0
 COLUMNS = ("mean |Δ ln π|", "99 %", "largest", "beyond the clip range", "mean |ΔV|, normalised")
 
@@ -59,7 +61,7 @@ def main() -> None:
 def subjects(checkpoints: list[Path]) -> Iterator[tuple[str, FleetConfig, dict[str, NDArray[Any]] | None]]:
     """Names, configurations and weights; None for fresh ones."""
     if not checkpoints:
-        yield f"{PRESET} untrained", load(PRESET), None
+        yield f"{PRESET} untrained", load(PRESET, NETWORK), None
     for path in checkpoints:
         yield path.name, read_run(path).config, read_policy(path)
 

@@ -15,7 +15,7 @@ FRAMES_POLICY: dict[str, Any] = {
     "activation": "relu",
     "gru_size": 256,
 }
-"""That of the crafter preset, with the last convolution as Sample Factory has it."""
+"""Atari's convolutions, the last one as wide as Sample Factory has it, and a GRU."""
 
 
 class Waiter(ActorCritic):

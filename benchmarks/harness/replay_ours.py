@@ -32,7 +32,7 @@ PER_LEASE = {"crafter": 128, "random": 16}
 READERS = 3
 """As many leases may be open and one to spare."""
 PASSES = 2
-"""Times that all fragments are taken before the time counts: once each, and the few of the warm-up."""
+"""Passes over all fragments before the time counts: leases take the least used first, those of the warm-up, too."""
 WARM_UP = "warm-up"
 TIMED = "timed"
 

@@ -88,7 +88,7 @@ def _spread_out() -> list[int]:
 
 
 def _set_up_process(setup: Setup, cores: Sequence[int]) -> None:
-    """Keeps to one core where there is exactly one for each process, and its environments run in turn anyway.
+    """Keeps to one core where the actor has as many processes as there are cores, and environments run in turn anyway.
 
     What they start, such as an engine, stays with them: it is woken faster on the core on which it was asked.
     """

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from minefleet.core.fragment import Fragment
+from minefleet.rpc.codec import encode
 from minefleet.v1 import fragment_pb2, replay_service_pb2
 from minefleet_actor.replay_io import permits
 from minefleet_actor.replay_io import uploader as uploader_module
@@ -202,3 +203,27 @@ def test_permits_refused_once_wake_the_loop_when_they_are_granted() -> None:
     replay.grants = True
     asking.reserve()
     assert told
+
+
+def test_uploader_packs_the_next_call_while_a_full_one_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = Queue[int]()
+
+    def recording(header: fragment_pb2.FragmentHeader, *arguments: Any, **options: Any) -> Any:
+        encoded.put(header.name.sequence)
+        return encode(header, *arguments, **options)
+
+    class Slow(Replay):
+        def append(self, packed: Any = (), **options: object) -> None:
+            super().append(packed, **options)
+            awaited = [header.name.sequence + 1 for header, _ in packed if header.name.sequence < 2]
+            while awaited and encoded.get(timeout=SOON_S) != awaited[0]:
+                pass
+
+    monkeypatch.setattr(uploader_module, "CALL_BYTES", 1)
+    monkeypatch.setattr(uploader_module, "encode", recording)
+    replay = Slow()
+    uploader = uploader_of(replay, capacity=100)
+    for sequence in range(3):
+        uploader.send(*queued(sequence))
+    uploader.flush()
+    assert [replay.appended.get_nowait() for _ in range(3)] == [[0], [1], [2]]

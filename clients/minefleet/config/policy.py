@@ -28,7 +28,7 @@ class PolicyConfig:
     """Channels of the convolutions for pixels, one after the other, >= 1; `hidden_size` features follow."""
     conv_kernels: list[int] = field(default_factory=lambda: [8, 4, 3])
     """Height and width of their kernels, pixels, >= 1. Where a picture is made of tiles, a first kernel and stride as
-    large as one see each tile whole."""
+    large as one see each tile whole. Pictures with both edges below 36 pixels are read as numbers all the same."""
     conv_strides: list[int] = field(default_factory=lambda: [4, 2, 2])
     """Their strides, pixels, >= 1."""
     activation: str = "tanh"
@@ -54,7 +54,10 @@ class PolicyConfig:
         at_least("policy.hidden_layers", self.hidden_layers, 1)
         at_least("policy.gru_size", self.gru_size, 0)
         convolutions = (self.conv_channels, self.conv_kernels, self.conv_strides)
-        if len(set(map(len, convolutions))) > 1 or any(size < 1 for sizes in convolutions for size in sizes):
+        if (
+            len(set(map(len, convolutions))) > 1
+            or min((size for sizes in convolutions for size in sizes), default=0) < 1
+        ):
             raise ConfigError(
                 "policy.conv_channels, conv_kernels and conv_strides must be lists of equally many numbers >= 1, got "
                 f"{self.conv_channels}, {self.conv_kernels} and {self.conv_strides}"

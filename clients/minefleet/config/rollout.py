@@ -214,8 +214,9 @@ class RolloutConfig:
     and where this machine has enough for all actors and at least one for each other role, the actor runs on cores that
     no other role uses, its threads that pack and send included. Its environments are not counted: they run anywhere,
     unless they play in its process.
-    0 gives one thread. Where ranks of the learner and actors take all cores, and there is no GPU, each rank has a core
-    that no actor uses, and actors share the rest. Seeds: 1, a reservation in Ray's accounts there."""
+    0 gives one thread; and where cores are no more than ranks of the learner and actors together, but more than ranks,
+    without a GPU and with one thread each, the ranks keep as many cores as they are and the actors share the rest.
+    Seeds: 1, a reservation in Ray's accounts there."""
     fragment_length: int = 64
     """Steps per fragment, >= 1. Seeds: 256."""
     min_fragment_length: int = 8

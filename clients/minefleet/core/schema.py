@@ -15,7 +15,7 @@ import xxhash
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 
 MIN_IMAGE_EDGE = 36
-"""Height and width below which nothing is left after our three convolutions."""
+"""Height and width of the smallest image that the default convolutions take; smaller ones are read as numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Leaf:
 
     @property
     def is_grid(self) -> bool:
-        """Whether this is an image too small for convolutions, as MiniGrid's 7 by 7 cells: it is read as numbers."""
+        """Whether this is a small image, as MiniGrid's 7 by 7 cells, read as numbers whatever the convolutions."""
         return self.is_pixels and max(self.shape[:2]) < MIN_IMAGE_EDGE
 
     def zeros(self, *leading: int) -> np.ndarray[Any, Any]:

@@ -23,10 +23,9 @@ class Machine:
     """GPUs by the names that `CUDA_VISIBLE_DEVICES` takes."""
 
 
-def this_machine(*, with_gpus: bool) -> Machine:
-    """The machine that this process runs on; GPUs are looked for only where they matter, since that takes a moment."""
-    gpus = visible(count_gpus(), os.environ) if with_gpus else ()
-    return Machine(cores=tuple(sorted(os.sched_getaffinity(0))), gpus=gpus)
+def this_machine() -> Machine:
+    """The machine that this process runs on."""
+    return Machine(cores=tuple(sorted(os.sched_getaffinity(0))), gpus=visible(count_gpus(), os.environ))
 
 
 def visible(count: int, environment: Mapping[str, str]) -> tuple[str, ...]:

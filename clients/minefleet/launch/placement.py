@@ -144,7 +144,7 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[st
     if not actors:
         return unpinned, []
     if not each:
-        return (_apart(config, machine) if _are_scarce(config, machine) else unpinned), []
+        return (_separate_learner(config, machine) if _are_cores_scarce(config, machine) else unpinned), []
     train = config.train_config
     readers = round(train.num_readers * train.num_cpus_per_reader)
     others = train.num_workers * (max(train.torch_threads, 1) + readers) + len(config.services.replay) + 1
@@ -159,8 +159,8 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[st
     return _Cores(rest, [own[index * each : (index + 1) * each] for index in range(actors)], rest), []
 
 
-def _are_scarce(config: FleetConfig, machine: Machine) -> bool:
-    """Whether the processes that compute take all cores there are, and there is nothing else to compute on.
+def _are_cores_scarce(config: FleetConfig, machine: Machine) -> bool:
+    """Whether learner and actors take all cores, the learner leaves some, and there is nothing else to compute on.
 
     Where there are more cores, the kernel has room to keep the processes apart by itself.
     """
@@ -170,10 +170,10 @@ def _are_scarce(config: FleetConfig, machine: Machine) -> bool:
     return not machine.gpus and threads <= 1 and ranks < len(machine.cores) <= processes
 
 
-def _apart(config: FleetConfig, machine: Machine) -> _Cores:
-    """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
+def _separate_learner(config: FleetConfig, machine: Machine) -> _Cores:
+    """Keeps the learner's cores free of actors, so that it finds its data in their caches.
 
-    Actors share cores where they are more than the learner leaves. The other roles and the environments run on all.
+    Each actor has a core where there are enough, else they share; the other roles and the environments run on all.
     """
     ranks, actors = config.train_config.num_workers, config.rollout_config.num_rollout_workers
     rest = machine.cores[ranks:]

@@ -35,7 +35,7 @@ from minefleet.core.errors import EXIT_AGAIN, EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.core.stop_signals import stop_signals
 from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
 from minefleet.launch.machine import this_machine
-from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
+from minefleet.launch.placement import ProcessPlacement, place
 from minefleet.launch.ports import free_port, is_elsewhere
 from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, quoted, role_command
 from minefleet.launch.torchrun_variables import LEARNER, LOOPBACK, is_rank, variables
@@ -248,7 +248,7 @@ def supervisor(
 
     `start` starts those that import torch.
     """
-    placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
+    placement = place(run.config, this_machine())
     for note in placement.notes:
         report(note)
     players = [

@@ -6,7 +6,8 @@ The loop fills the queue and stops starting fragments while it holds `capacity` 
 that are complete and come with the next decision, so the queue is bounded by that plus one fragment per slot. This
 thread empties it, with one call for all that is queued up to `CALL_BYTES`, while another packs what the next call shall
 carry. It waits for something to send and then a moment for more, since a call costs as much as the fragments that it
-carries, unless the queue is half full. While replay does not answer it repeats the same names until it does.
+carries, unless the queue is half full, or stood behind a full call and was packed meanwhile. While replay does not
+answer it repeats the same names until it does.
 """
 
 import threading
@@ -95,7 +96,9 @@ class FragmentUploader:
             return
 
     def flush(self, linger_s: float = 0.0) -> None:
-        """Sends all that is queued, oldest first, and this actor's progress. Packs the next call during each.
+        """Sends all that is queued, oldest first, and this actor's progress.
+
+        While a full call is sent, or half a queue waits, it packs the next one.
 
         Args:
             linger_s: How long fragments wait for others to travel with.

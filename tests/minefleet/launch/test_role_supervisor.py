@@ -12,7 +12,7 @@ import pytest
 from minefleet.config.load import load
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
-from minefleet.launch import role_supervisor
+from minefleet.launch import machine, role_supervisor
 from minefleet.launch.placement import ProcessPlacement
 from minefleet.launch.role_process import RoleProcess
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, supervisor
@@ -251,3 +251,14 @@ def test_every_actor_and_every_shard_is_a_process_in_a_place_of_its_own(tmp_path
     assert names == [["learner"], actors, ["replay-0", "replay-1"], ["parameters"]]
     assert [child.command[-1] for child in fleet.stages[1]] == ["0", "1", "2"]
     assert len(said) == 1 and "num_cpus_per_worker=64: 192 cores for actors" in said[0]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_roles_are_tied_to_cores_only_where_no_gpu_is_at_hand(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "count_gpus", lambda: gpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    run = Run(directory=tmp_path, config=load("cartpole"), schema=Schema(obs={}, action={}), architecture="")
+    learner, actor = (stage[0] for stage in supervisor(run, report=print).stages[:2])
+    assert (learner._place.cores, actor._place.cores) == (((), ()) if gpus else ((0,), (1,)))

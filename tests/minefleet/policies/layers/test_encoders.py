@@ -31,6 +31,7 @@ TREES = {
     "nested": NESTED,
 }
 CONFIG = PolicyConfig(hidden_size=32, conv_channels=[4, 8, 8])
+NO_LAYERS: dict[str, list[int]] = {"conv_channels": [], "conv_kernels": [], "conv_strides": []}
 
 
 def random_obs(tree: Tree, steps: int) -> Tree:
@@ -109,7 +110,14 @@ def test_bytes_of_three_axes_that_are_no_image_are_refused_with_what_to_do() -> 
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"conv_channels": [32, 64]}, {"conv_channels": [8, 0, 8]}, {"conv_kernels": [8, 4]}, {"conv_strides": []}]
+    "sizes",
+    [
+        {"conv_channels": [32, 64]},
+        {"conv_channels": [8, 0, 8]},
+        {"conv_kernels": [8, 4]},
+        {"conv_strides": []},
+        NO_LAYERS,
+    ],
 )
 def test_convolutions_of_unequally_many_or_no_pixels_are_refused_by_key(sizes: dict[str, list[int]]) -> None:
     with pytest.raises(ConfigError, match=r"policy\.conv_channels, conv_kernels and conv_strides must be lists of equ"):

@@ -1,16 +1,14 @@
 """Crafter's preset: the score and the return over all episodes of a training, as Hafner 2021 defines them.
 
-    python benchmarks/crafter.py [--seeds 1 2 3] [--runs DIR] [--set KEY=VALUE ...]
+    python benchmarks/crafter_training.py [--seeds 1 2 3] [--runs DIR] [--set KEY=VALUE ...]
 
 One run per seed, one after the other, each about half an hour on two cores. Runs that DIR has already are not made
-again. Beside the figures of all episodes stand those of the last 100. The peer is what Moon et al. 2023 publish of PPO
-after the same million steps, https://arxiv.org/abs/2307.03486: a score of 15.6 % and a return of 10.3, by a network of
-4 million parameters.
+again, whatever `--set` says, and those that were broken off go on. Beside the figures of all episodes stand those of
+the last 100. The peer is what Moon et al. 2023 publish of PPO after the same million steps,
+https://arxiv.org/abs/2307.03486: a score of 15.6 % and a return of 10.3, by a network of 4 million parameters.
 """
 
 import argparse
-import csv
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,13 +19,14 @@ from typing import NamedTuple
 from harness.fragments import CACHE
 from harness.report import aligned, line
 from minefleet.core.crafter_score import METRICS, score
+from minefleet.runs.episode_table import read_episodes
 
 PUBLISHED_SCORE, PUBLISHED_RETURN = 15.6, 10.3
 WINDOW = 100
 
 
 class Episode(NamedTuple):
-    """What counts of an episode."""
+    """The results of an episode."""
 
     episode_return: float
     unlocked: dict[str, float]
@@ -49,21 +48,21 @@ def main() -> None:
         scores.append(figures[0])
         returns.append(figures[1])
     print(aligned(rows))
-    print(line("crafter", "score", "%", median(scores), peer=PUBLISHED_SCORE))
-    print(line("crafter", "return", "achievements", median(returns), peer=PUBLISHED_RETURN))
+    print(line("crafter_training", "score", "%", median(scores), peer=PUBLISHED_SCORE))
+    print(line("crafter_training", "return", "achievements", median(returns), peer=PUBLISHED_RETURN))
 
 
 def train(directory: Path, overrides: Sequence[str]) -> list[Episode]:
     """Trains a run, unless it is there and over. Returns its episodes in the order in which they ended."""
     if not (directory / "result.json").exists():
-        command = [sys.executable, "-m", "minefleet", "train", "crafter", *overrides, "--run-dir", str(directory)]
+        keys = ["train_config.resume=auto", *overrides]
+        command = [sys.executable, "-m", "minefleet", "train", "crafter", *keys, "--run-dir", str(directory)]
         subprocess.run(command, check=True)
-    with (directory / "episodes.csv").open(newline="") as file:
-        return [
-            Episode(float(row["episode_return"]), json.loads(row["metrics"]))
-            for row in csv.DictReader(file)
-            if row["evaluation"] == "False" and not row["failure"]
-        ]
+    return [
+        Episode(row["episode_return"], row["metrics"])
+        for row in read_episodes(directory / "episodes.csv")
+        if not (row["evaluation"] or row["failure"])
+    ]
 
 
 def figures_of(episodes: Sequence[Episode]) -> tuple[float, float]:
