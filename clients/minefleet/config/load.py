@@ -125,7 +125,7 @@ def layers_of(
     named = [layer.pop(PRESET) for _, layer in layers if PRESET in layer]
     for place, layer in layers:
         check_keys(layer, place)
-    base = str(named[-1]) if named else _preset_of(layers, shows_pixels=shows_pixels)
+    base = str(named[-1]) if named else preset_by_kind(layers, shows_pixels=shows_pixels)
     return [(place, whole_numbers(layer)) for place, layer in [*_bases(base, layers), *layers]]
 
 
@@ -138,8 +138,8 @@ def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, data
 
 
-def _preset_of(layers: Sequence[tuple[str, Data]], *, shows_pixels: bool) -> str:
-    """The preset to stand on where none is named."""
+def preset_by_kind(layers: Sequence[tuple[str, Data]], *, shows_pixels: bool) -> str:
+    """The preset to stand on where none is named, that of the kind of task."""
     if any(MINESTUDIO_KEY in layer for _, layer in layers):
         return MINESTUDIO
     sizes = [layer["policy"]["gru_size"] for _, layer in layers if "gru_size" in (layer.get("policy") or {})]

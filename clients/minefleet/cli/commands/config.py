@@ -13,7 +13,7 @@ from minefleet.cli.config_arguments import required, split
 from minefleet.config import FleetConfig
 from minefleet.config.key_docs import KeyDoc, key_docs
 from minefleet.config.keys import unknown_key
-from minefleet.config.load import COMMAND_LINE, Settings, layers_of, read_settings
+from minefleet.config.load import COMMAND_LINE, PRESET, Settings, layers_of, preset_by_kind, read_settings
 from minefleet.config.other_library_keys import OUR_KEYS
 from minefleet.config.shards import spread
 from minefleet.core.repro_command import reproducible
@@ -81,9 +81,15 @@ def explanation(found: list[KeyDoc], settings: Settings | None) -> Iterator[str]
 
 
 def differing(settings: Settings) -> Iterator[str]:
-    """YAML of the keys whose value differs from the default or from what another layer says, each with its source."""
+    """YAML of the keys whose value differs from the default or from what another layer says, each with its source.
+
+    The preset below them is named where the environment would have to be made to know it.
+    """
     data, defaults = to_dict(settings.of()), to_dict(FleetConfig())
     layers = layers_of(settings.data, settings.source, settings.overrides)
+    base = layers[0][0].removeprefix("preset ")
+    if base != preset_by_kind(layers, shows_pixels=False):
+        yield f"{PRESET}: {base}  # without it, that of the kind of task"
     above: list[str] = []
     for key in key_docs():
         said = {place: value for place, layer in layers if (value := _at(layer, key.path)) is not UNSET}

@@ -7,6 +7,7 @@ import pytest
 from minefleet.cli import main
 from minefleet.config.key_docs import key_docs
 from minefleet.config.load import load
+from minefleet.presets import presets
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -28,7 +29,7 @@ def test_config_diff_names_the_source_and_default_of_each_key(
     assert not [line for line in lines if "weight_decay" in line]
 
 
-@pytest.mark.parametrize("config", ["cartpole", "crafter", "CartPole-v1"])
+@pytest.mark.parametrize("config", [*presets(), "CartPole-v1"])
 def test_config_diff_loads_as_the_configuration_that_it_was_made_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
