@@ -16,11 +16,10 @@ def body(context: RoleContext) -> None:
     import gc
     from random import Random
 
-    from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
     from minefleet_replay.engine.maintenance import Maintenance
     from minefleet_replay.engine.metrics import ReplayMetrics, show_limits
     from minefleet_replay.engine.open_replay import open_replay
-    from minefleet_replay.service import HANDLERS, ReplayServicer
+    from minefleet_replay.service import HANDLERS, ReplayServicer, add_to_server
     from minefleet_replay.state.limits import limits_of
     from minefleet_runtime.grpc_server.serve import serve
     from minefleet_runtime.metrics import DiskCollector
@@ -46,7 +45,7 @@ def body(context: RoleContext) -> None:
         serve(
             context,
             shard.endpoint.address,
-            lambda server: add_ReplayServiceServicer_to_server(servicer, server),
+            lambda server: add_to_server(servicer, server),
             max_workers=HANDLERS,
         )
 

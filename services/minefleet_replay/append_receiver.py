@@ -6,7 +6,8 @@ import xxhash
 
 from minefleet.core.errors import RejectedError
 from minefleet.rpc.codec import check_header
-from minefleet.rpc.message_pieces import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES, Piece
+from minefleet.rpc.payload_piece_codec import parts_in
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.state.actor_progress import ActorCounts
@@ -25,7 +26,9 @@ Admit = Callable[[fragment_pb2.FragmentHeader], None]
 """Called with a header before any of its payload is read; raises to reject it."""
 
 
-def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) -> Iterator[FragmentUpload]:
+def receive(
+    requests: Iterable[replay_service_pb2.AppendRequest | memoryview], admit: Admit
+) -> Iterator[FragmentUpload]:
     """Yields each fragment once it is whole, with the records that came before it; at the end, what records are left.
 
     Raises:
@@ -34,7 +37,7 @@ def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) 
     receiver = _Receiver(admit)
     try:
         for request in requests:
-            for part in request.parts:
+            for part in parts_in(request):
                 receiver.take(part)
                 if receiver.is_whole():
                     yield receiver.hand_over()
@@ -65,8 +68,11 @@ class _Receiver:
         self.missing_bytes = 0
         self._digest = xxhash.xxh3_64()
 
-    def take(self, part: replay_service_pb2.AppendPart) -> None:
+    def take(self, part: replay_service_pb2.AppendPart | memoryview) -> None:
         """Takes the next part."""
+        if isinstance(part, memoryview):
+            self._take_piece(part)
+            return
         match part.WhichOneof("part"):
             case "header":
                 self._take_header(part.header)
@@ -124,7 +130,7 @@ class _Receiver:
         self.missing_bytes = header.payload_bytes
         self._digest.reset()
 
-    def _take_piece(self, piece: bytes) -> None:
+    def _take_piece(self, piece: Piece) -> None:
         if self.upload.header is None:
             raise RejectedError("a header must come before its payload")
         expected_bytes = min(PIECE_BYTES, self.missing_bytes)

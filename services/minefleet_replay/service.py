@@ -11,6 +11,7 @@ import grpc
 from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, RejectedError
 from minefleet.rpc.durations import duration, in_seconds
 from minefleet.rpc.message_pieces import bundled
+from minefleet.rpc.payload_piece_codec import SERVICE, message_of, transfer_handlers
 from minefleet.rpc.replay_types import ORDERS, OUTCOMES, Order, Outcome, Position
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.append_receiver import MAX_NUMBER, check_name, receive
@@ -79,7 +80,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         )
 
     def Append(  # noqa: N802
-        self, request_iterator: Iterator[replay_service_pb2.AppendRequest], context: grpc.ServicerContext
+        self, request_iterator: Iterator[replay_service_pb2.AppendRequest | memoryview], context: grpc.ServicerContext
     ) -> replay_service_pb2.AppendResponse:
         """Stores each fragment once it has come whole; a caller that goes away leaves no part of one."""
         outcomes: list[Outcome] = []
@@ -116,9 +117,9 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             interval=None if closing is None else duration(closing.interval_s),
         )
 
-    def Read(  # noqa: N802
+    def Read(  # type: ignore[override]  # noqa: N802  # Encoded messages go out as they are.
         self, request: replay_service_pb2.ReadRequest, context: grpc.ServicerContext
-    ) -> Iterator[replay_service_pb2.ReadResponse]:
+    ) -> Iterator[replay_service_pb2.ReadResponse | bytes]:
         """Streams from the store; a slow reader holds nothing but its thread."""
         with self._counted():
             names = _chunk_names(request.chunks)
@@ -126,10 +127,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             for parts in bundled(self._read(self._replay.chunks_in_lease(learner, request.lease, names))):
                 # It may have been frozen since the last message, and another may have taken over.
                 self._replay.refuse_fenced(learner)
-                response = replay_service_pb2.ReadResponse()
-                for part in parts:
-                    response.parts.add(**part)
-                yield response
+                yield message_of(replay_service_pb2.ReadResponse, parts)
 
     def Ack(  # noqa: N802
         self, request: replay_service_pb2.AckRequest, context: grpc.ServicerContext
@@ -233,6 +231,12 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         except FleetError as error:
             self._metrics.refused.labels(refusal(type(error))).inc()
             raise
+
+
+def add_to_server(servicer: ReplayServicer, server: grpc.Server) -> None:
+    """Adds the service to a server; pieces of payloads bypass protobuf."""
+    replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(servicer, server)
+    server.add_registered_method_handlers(SERVICE, transfer_handlers(servicer.Append, servicer.Read))
 
 
 @contextmanager

@@ -29,14 +29,14 @@ from minefleet.rpc.message_pieces import pieces
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
-from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
+from minefleet.v1 import episode_pb2, fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
-from minefleet_replay.service import ReplayServicer
+from minefleet_replay.service import ReplayServicer, add_to_server
 from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
@@ -287,7 +287,7 @@ class Server:
         servicer = ReplayServicer(replay, limits, metrics)
 
         def register(server: grpc.Server) -> None:
-            replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(servicer, server)
+            add_to_server(servicer, server)
 
         try:
             with serving(context, self.address, register) as self.address:

@@ -1,12 +1,14 @@
 """Cuts payloads into pieces, and bundles small parts into messages of that size."""
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 PIECE_BYTES = 2**20
 """Size of the pieces that fragments and tensors travel in: the fastest on loopback, and small against flow control."""
 
 Part = TypeVar("Part")
+Piece: TypeAlias = bytes | memoryview
+"""A piece that was received; a view shares its bytes with the message that it came in."""
 
 
 def pieces(payload: bytes) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from minefleet.rpc.channel import CALL_TIMEOUT_S
 from minefleet.rpc.drop_record import DropRecord
 from minefleet.rpc.durations import duration
 from minefleet.rpc.message_pieces import bundled, pieces
+from minefleet.rpc.payload_piece_codec import append_call, message_of, read_call
 from minefleet.rpc.replay_types import (
     NO_POSITION,
     ORDERS,
@@ -53,6 +54,8 @@ class ReplayClient(ServiceClient):
         super().__init__("replay", address, **options)
         self.position = position
         self._stub = replay_service_pb2_grpc.ReplayServiceStub(self._channel)
+        self._append_call = append_call(self._channel)
+        self._read_call = read_call(self._channel)
 
     def __enter__(self) -> "ReplayClient":
         return self
@@ -101,7 +104,7 @@ class ReplayClient(ServiceClient):
         sent_bytes = sum(len(payload) for _, payload in fragments)
         timeout_s = CALL_TIMEOUT_S + sent_bytes / SLOWEST_BYTES_PER_S
         response = self._call(
-            lambda: self._stub.Append(_append_messages(fragments, episodes, progress), timeout=timeout_s)
+            lambda: self._append_call(_append_messages(fragments, episodes, progress), timeout=timeout_s)
         )
         outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
         return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
@@ -160,7 +163,7 @@ class ReplayClient(ServiceClient):
         """
         names = [chunk.name for chunk in chunks]
         request = replay_service_pb2.ReadRequest(learner=self._learner(), lease=number, chunks=names)
-        reading = FragmentReader(lambda: self._stub.Read(request, timeout=READ_TIMEOUT_S))
+        reading = FragmentReader(lambda: self._read_call(request, timeout=READ_TIMEOUT_S))
         try:
             while (item := self._call(reading.advance)) is not None:
                 if isinstance(item, fragment_pb2.FragmentName):
@@ -219,12 +222,9 @@ def _append_messages(
     fragments: Sequence[Packed],
     episodes: Sequence[episode_pb2.EpisodeRecord],
     progress: replay_service_pb2.ActorProgress | None,
-) -> Iterator[replay_service_pb2.AppendRequest]:
+) -> Iterator[replay_service_pb2.AppendRequest | bytes]:
     for parts in bundled(_append_parts(fragments, episodes, progress)):
-        request = replay_service_pb2.AppendRequest()
-        for part in parts:
-            request.parts.add(**part)
-        yield request
+        yield message_of(replay_service_pb2.AppendRequest, parts)
 
 
 def _append_parts(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from minefleet.core.errors import RejectedError
+from minefleet.rpc.message_pieces import Piece
 from minefleet.rpc.replay_types import Outcome
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState
@@ -26,7 +27,7 @@ class FragmentUpload:
     """One fragment and records, all of it checked."""
 
     header: fragment_pb2.FragmentHeader | None = None
-    pieces: list[bytes] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     """The fragment's payload, in pieces of `PIECE_BYTES`; the last one is shorter."""
     episodes: list[episode_pb2.EpisodeRecord] = field(default_factory=list)
     actor: str = ""
@@ -100,7 +101,7 @@ class AppendPath:
         change: Transaction,
         names: dict[str, StreamNames],
         header: fragment_pb2.FragmentHeader,
-        pieces: list[bytes],
+        pieces: list[Piece],
         reason: Reason | None,
     ) -> None:
         stream, sequence, number = header.name.stream, header.name.sequence, self._state.ledger.appended

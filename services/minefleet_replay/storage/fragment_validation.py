@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.errors import RejectedError
+from minefleet.rpc.message_pieces import Piece
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
 FINITE = frozenset({"reward", "behaviour_logp", "behaviour_value", "next_value"})
@@ -47,7 +48,7 @@ def _fits(spec: tensor_pb2.TensorSpec, length: int, raw_bytes: int) -> bool:
     return spec.packed_bytes == raw_bytes if codec == tensor_pb2.CODEC_NONE else codec in CODECS
 
 
-def check_finite(header: fragment_pb2.FragmentHeader, pieces: Sequence[bytes], piece_bytes: int) -> None:
+def check_finite(header: fragment_pb2.FragmentHeader, pieces: Sequence[Piece], piece_bytes: int) -> None:
     """Rejects rewards, log-probabilities and values that are not finite.
 
     Args:
@@ -64,7 +65,7 @@ def check_finite(header: fragment_pb2.FragmentHeader, pieces: Sequence[bytes], p
         start = stop
 
 
-def _values(pieces: Sequence[bytes], piece_bytes: int, start: int, stop: int) -> NDArray[np.float32]:
+def _values(pieces: Sequence[Piece], piece_bytes: int, start: int, stop: int) -> NDArray[np.float32]:
     first, last = start // piece_bytes, (stop - 1) // piece_bytes
     held = pieces[first] if first == last else b"".join(pieces[first : last + 1])
     return np.frombuffer(held, "<f4", (stop - start) // 4, start - first * piece_bytes)

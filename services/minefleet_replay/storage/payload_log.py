@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minefleet.core.atomic_files import sync
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.message_pieces import PIECE_BYTES
+from minefleet.rpc.message_pieces import PIECE_BYTES, Piece
 from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.rocksdb_store import StorageError
 from minefleet_runtime.disk_full import overloaded_when_full
@@ -50,7 +50,7 @@ class PayloadLog:
         self.disk_bytes = sum(sizes.values())
         """Bytes of all files."""
 
-    def write(self, pieces: Sequence[bytes]) -> PayloadLocation:
+    def write(self, pieces: Sequence[Piece]) -> PayloadLocation:
         """Writes a payload at the end, where it survives `kill -9`.
 
         Raises:
@@ -173,7 +173,7 @@ def open_payloads(directory: Path, *, file_bytes: int) -> PayloadLog:
     return PayloadLog(directory, file_bytes=file_bytes, sizes=sizes)
 
 
-def _write(descriptor: int, pieces: Sequence[bytes], offset: int) -> int:
+def _write(descriptor: int, pieces: Sequence[Piece], offset: int) -> int:
     """Writes all pieces from an offset on. Returns their bytes."""
     rest = [memoryview(piece) for piece in pieces]
     start = offset

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import grpc
 
 from minefleet.rpc.message_pieces import PIECE_BYTES
+from minefleet.rpc.varint import number_of, varint
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2
 
@@ -62,10 +63,10 @@ def decode(message: bytes) -> list[Piece] | None:
         if matched is None:
             return None
         outer, digest, offset, inner = matched.groups(b"\0")
-        start, end = matched.end(), matched.end() + _number(inner)
-        if matched.end(1) + _number(outer) != end or end > len(message):
+        start, end = matched.end(), matched.end() + number_of(inner)
+        if matched.end(1) + number_of(outer) != end or end > len(message):
             return None
-        pieces.append(Piece(digest.decode(), _number(offset), view[start:end]))
+        pieces.append(Piece(digest.decode(), number_of(offset), view[start:end]))
     return pieces
 
 
@@ -105,18 +106,6 @@ def _or_encoded(kind: type[Parsed]) -> Callable[[bytes | Parsed], bytes]:
 
 def _head(piece: Piece) -> bytes:
     name, size = piece.digest.encode(), len(piece.data)
-    offset = _OFFSET + _varint(piece.offset) if piece.offset else b""
-    fields = _DIGEST + _varint(len(name)) + name + offset + _DATA + _varint(size)
-    return _PIECE + _varint(len(fields) + size) + fields
-
-
-def _varint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*digits, number))
-
-
-def _number(varint: bytes) -> int:
-    return sum((digit & 0x7F) << 7 * place for place, digit in enumerate(varint))
+    offset = _OFFSET + varint(piece.offset) if piece.offset else b""
+    fields = _DIGEST + varint(len(name)) + name + offset + _DATA + varint(size)
+    return _PIECE + varint(len(fields) + size) + fields
