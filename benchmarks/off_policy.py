@@ -1,7 +1,7 @@
 """A task by an actor that is 0, 2, 4 or 8 versions behind, whose data is used once or more, by each `off_policy`.
 
     python benchmarks/off_policy.py [--preset cartpole] [--results DIR] [--methods clip …] [--staleness 0 2 4 8]
-                                    [--reuse 1] [--seeds 5] [--env-steps 100000]
+                                    [--reuse 1] [--seeds 1 2 3 4 5] [--env-steps 100000]
     python benchmarks/off_policy.py --results DIR --report FILE.png
 
 One actor and one learner take turns in this process, with the fleet's inference, recorder, estimates and updates; the

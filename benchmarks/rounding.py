@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from harness.report import Round, aligned, line
+from harness.training import NETWORK
 from minefleet.config import FleetConfig, WorkerConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
@@ -36,7 +37,6 @@ from minefleet_actor.pool import InlinePool, Ready
 ENVS = 8
 SLOTS = np.arange(ENVS)
 PRESET = "crafter"
-NETWORK = ("policy.gru_size=256", "policy.conv_kernels=[8,4,3]", "policy.conv_strides=[4,2,2]")
 SEED = 0
 COLUMNS = ("mean |Δ ln π|", "99 %", "largest", "beyond the clip range", "mean |ΔV|, normalised")
 

@@ -54,7 +54,7 @@ class Placement:
     """Requests that cannot be met, as messages."""
 
 
-def asks_for_gpus(config: FleetConfig) -> bool:
+def _asks_for_gpus(config: FleetConfig) -> bool:
     """Whether any process wants a GPU of its own."""
     rollout = config.rollout_config
     return config.train_config.num_gpus_per_worker > 0 or (
@@ -83,7 +83,7 @@ def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[list[tuple[str, 
     """GPUs of each rank and then of each actor, and notes."""
     train, rollout = config.train_config, config.rollout_config
     unplaced: list[tuple[str, ...]] = [()] * (train.num_workers + rollout.num_rollout_workers)
-    if not asks_for_gpus(config):
+    if not _asks_for_gpus(config):
         return unplaced, []
     wanted = _gpu_requests(config)
     if not machine.gpus:

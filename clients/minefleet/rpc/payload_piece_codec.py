@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
-from minefleet.rpc.varint import number_of, varint
+from minefleet.rpc.protobuf_by_hand import number_of, or_encoded, varint
 from minefleet.v1 import replay_service_pb2 as pb
 
 AppendCall: TypeAlias = "grpc.StreamUnaryMultiCallable[pb.AppendRequest | bytes, pb.AppendResponse]"
@@ -59,7 +59,7 @@ def parts_in(message: "pb.AppendRequest | pb.ReadResponse | memoryview") -> Iter
 
 def append_call(channel: grpc.Channel) -> AppendCall:
     """Append of ReplayService, whose requests may be encoded."""
-    return channel.stream_unary(f"/{SERVICE}/Append", _or_encoded(pb.AppendRequest), pb.AppendResponse.FromString)
+    return channel.stream_unary(f"/{SERVICE}/Append", or_encoded(pb.AppendRequest), pb.AppendResponse.FromString)
 
 
 def read_call(channel: grpc.Channel) -> ReadCall:
@@ -73,7 +73,7 @@ def transfer_handlers(append: Any, read: Any) -> dict[str, Any]:
         "Append": grpc.stream_unary_rpc_method_handler(
             append, _or_piece(pb.AppendRequest), pb.AppendResponse.SerializeToString
         ),
-        "Read": grpc.unary_stream_rpc_method_handler(read, pb.ReadRequest.FromString, _or_encoded(pb.ReadResponse)),
+        "Read": grpc.unary_stream_rpc_method_handler(read, pb.ReadRequest.FromString, or_encoded(pb.ReadResponse)),
     }
 
 
@@ -83,7 +83,3 @@ def _or_piece(kind: type[Message]) -> Callable[[bytes], Message | memoryview]:
         return kind.FromString(message) if piece is None else piece
 
     return parse
-
-
-def _or_encoded(kind: type[Message]) -> Callable[[bytes | Message], bytes]:
-    return lambda message: message if isinstance(message, bytes) else kind.SerializeToString(message)

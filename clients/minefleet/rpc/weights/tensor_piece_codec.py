@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import grpc
 
 from minefleet.rpc.message_pieces import PIECE_BYTES
-from minefleet.rpc.varint import number_of, varint
+from minefleet.rpc.protobuf_by_hand import number_of, or_encoded, varint
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2
 
@@ -77,7 +77,7 @@ def pieces_in(message: "list[Piece] | pb.PublishRequest | pb.FetchResponse") -> 
 
 def publish_call(channel: grpc.Channel) -> PublishCall:
     """Publish of ParametersService, whose requests may be encoded pieces."""
-    return channel.stream_unary(PUBLISH_PATH, _or_encoded(pb.PublishRequest), pb.PublishResponse.FromString)
+    return channel.stream_unary(PUBLISH_PATH, or_encoded(pb.PublishRequest), pb.PublishResponse.FromString)
 
 
 def fetch_call(channel: grpc.Channel) -> FetchCall:
@@ -91,17 +91,13 @@ def transfer_handlers(publish: Any, fetch: Any) -> dict[str, Any]:
         "Publish": grpc.stream_unary_rpc_method_handler(
             publish, _or_pieces(pb.PublishRequest), pb.PublishResponse.SerializeToString
         ),
-        "Fetch": grpc.unary_stream_rpc_method_handler(fetch, pb.FetchRequest.FromString, _or_encoded(pb.FetchResponse)),
+        "Fetch": grpc.unary_stream_rpc_method_handler(fetch, pb.FetchRequest.FromString, or_encoded(pb.FetchResponse)),
     }
 
 
 def _or_pieces(kind: type[Parsed]) -> Callable[[bytes], list[Piece] | Parsed]:
     # No pieces at all: let protobuf say what it is.
     return lambda message: decode(message) or kind.FromString(message)
-
-
-def _or_encoded(kind: type[Parsed]) -> Callable[[bytes | Parsed], bytes]:
-    return lambda message: message if isinstance(message, bytes) else kind.SerializeToString(message)
 
 
 def _head(piece: Piece) -> bytes:
