@@ -61,7 +61,7 @@ def evaluate(run: Run, trained: TrainedPolicy, arguments: argparse.Namespace) ->
     if not arguments.random:
         player.inference.swap(read_weights(arguments.checkpoint), trained.version)
     with player:
-        played = list(player.play(arguments.episodes, "evaluation"))
+        played = sorted(player.play(arguments.episodes, "evaluation"), key=lambda one: one.record.stream)
     summary = summarise(played, None if arguments.random else trained, greedy=not sample)
     return summary | ({"video": str(player.video)} if video is not None else {})
 

@@ -1,11 +1,11 @@
 """Plays a fixed number of whole episodes, for evaluation.
 
-Every slot has its own share of the episodes. Taking whichever finish first instead would favour short ones.
+Every slot has its own share of the episodes. Taking whichever finish first instead would favour short ones. Tasks and
+noise are a slot's own, too: whichever environment is faster, the same seed and weights play the same episodes.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +63,9 @@ class Player:
         """The file, once it is written."""
         self._recording = recording
         self._pool = pool
-        self._tasks = cycle([*tasks] or [""])
-        """Played in turn."""
+        self._tasks = [*tasks] or [""]
+        """Played in turn: slots take every so many-th, each from its own place on."""
+        self._begun = np.zeros(pool.num_slots, np.int64)
         self._episodes = RunningEpisodes(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
@@ -100,7 +101,9 @@ class Player:
         self.inference.reset(slots)
         self._values[slots] = self._steps[slots] = 0
         for slot in slots.tolist():
-            self._pool.reset(np.array([slot]), task=next(self._tasks))
+            number = slot + len(self._begun) * self._begun[slot]
+            self._pool.reset(np.array([slot]), task=self._tasks[number % len(self._tasks)])
+        self._begun[slots] += 1
 
     def _ended(self, ready: Ready, stream: str) -> Iterator[Played]:
         """Ends the episodes that are over and begins the slots' next ones."""
@@ -188,6 +191,7 @@ def make_player(
         device=torch.device("cpu"),
         seed=seed,
         greedy=greedy,
+        noise_per_slot=True,
     )
     discount = run.config.train_config.discount
     pool = EnvPool(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,10 +52,14 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def return_of(run: Run, *flags: str) -> float:
+def evaluated(run: Run, *flags: str) -> dict[str, Any]:
     (checkpoint,) = (path for path in run.checkpoints.iterdir() if path.name != "latest")
     arguments = parse([str(checkpoint), "--episodes", "50", "--seed", "3", *flags])
-    return float(evaluate(run, inspect_policy(checkpoint), arguments)["return_mean"])
+    return evaluate(run, inspect_policy(checkpoint), arguments)
+
+
+def return_of(run: Run, *flags: str) -> float:
+    return float(evaluated(run, *flags)["return_mean"])
 
 
 def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Run) -> None:
@@ -64,6 +69,21 @@ def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Ru
 def test_evaluation_with_sample_draws_actions_by_their_probability(run: Run) -> None:
     deviation = np.sqrt(SURENESS * (1 - SURENESS) / (50 * STEPS)) * STEPS
     assert abs(return_of(run, "--sample") - SURENESS * STEPS) < 5 * deviation
+
+
+def test_an_evaluation_plays_the_same_whichever_environment_is_faster(run: Run) -> None:
+    env = replace(run.config.env, kwargs={"longest_s": 0.002})
+    unsteady = replace(run, config=replace(run.config, env=env))
+    assert evaluated(unsteady, "--sample") == evaluated(unsteady, "--sample")
+
+
+def test_slots_of_an_evaluation_take_tasks_by_number_and_not_by_speed(run: Run) -> None:
+    tasks = ["left", "right", "both"]
+    env = replace(run.config.env, kwargs={"longest_s": 0.002}, tasks=dict.fromkeys(tasks, 1.0))
+    with make_player(replace(run, config=replace(run.config, env=env)), episodes=24, seed=0) as player:
+        played = [one.record for one in player.play(24, "evaluation")]
+    found = {slot: [one.task for one in played if one.stream == f"evaluation-{slot}"] for slot in range(8)}
+    assert found == {slot: [tasks[(slot + 8 * begun) % 3] for begun in range(3)] for slot in range(8)}
 
 
 def test_environments_of_an_evaluation_have_the_time_of_those_of_the_run(run: Run) -> None:
