@@ -1,7 +1,8 @@
 """Plays a fixed number of whole episodes, for evaluation.
 
 Every slot has its own share of the episodes. Taking whichever finish first instead would favour short ones. Tasks and
-noise are a slot's own, too: whichever environment is faster, the same seed and weights play the same episodes.
+noise are a slot's own, too: whichever environment is faster, the same seed and weights play the same episodes, where
+none fails and no batch of environments steps together.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,10 @@ from minefleet.config import WorkerConfig
 from minefleet.policies import build
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
+from minefleet_actor.inference.compiled_forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
+from minefleet_actor.pool.slot_table import episode_seed
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.episode_video import Reel, caption_of
 from minefleet_actor.video.frame_source import Lens, make_lens
@@ -64,8 +67,11 @@ class Player:
         self._recording = recording
         self._pool = pool
         self._tasks = [*tasks] or [""]
-        """Played in turn: slots take every so many-th, each from its own place on."""
-        self._begun = np.zeros(pool.num_slots, np.int64)
+        """Played in turn, by the numbers of episodes."""
+        self._numbers = np.arange(pool.num_slots)
+        """[S], of the episode that each slot plays; after a failure the next one, which another slot plays, too."""
+        self._asked = 0
+        """Episodes of earlier calls of `play`."""
         self._episodes = RunningEpisodes(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
@@ -89,6 +95,7 @@ class Player:
     def play(self, episodes: int, stream: str) -> Iterator[Played]:
         """Yields so many episodes as they end; failed ones are played again."""
         slots = np.arange(self._pool.num_slots)
+        self._numbers, self._asked = self._asked + slots, self._asked + episodes
         self._left = (episodes + len(slots) - 1 - slots) // len(slots)
         self._begin(slots[((self._left > 0) | self._batched) & ~self._is_under_way])
         while self._left.any():
@@ -101,9 +108,7 @@ class Player:
         self.inference.reset(slots)
         self._values[slots] = self._steps[slots] = 0
         for slot in slots.tolist():
-            number = slot + len(self._begun) * self._begun[slot]
-            self._pool.reset(np.array([slot]), task=self._tasks[number % len(self._tasks)])
-        self._begun[slots] += 1
+            self._pool.reset(np.array([slot]), task=self._tasks[self._numbers[slot] % len(self._tasks)])
 
     def _ended(self, ready: Ready, stream: str) -> Iterator[Played]:
         """Ends the episodes that are over and begins the slots' next ones."""
@@ -123,6 +128,8 @@ class Player:
             if slot == 0 and self._recording is not None:
                 self._recording.reel.discard()
         self._is_under_way[ready.slots[again]] = False
+        self._numbers[ready.slots[over]] += self._pool.num_slots
+        self._numbers[ready.slots[ready.kind == Kind.FAILED]] += 1
         self._begin(ready.slots[again & ((self._left[ready.slots] > 0) | self._batched)])
 
     def _end(self, slot: int, terminated: bool, ready: Ready, stream: str) -> Played:
@@ -189,9 +196,10 @@ def make_player(
         run.schema,
         slots,
         device=torch.device("cpu"),
-        seed=seed,
+        seed=episode_seed(seed, index, slots, 0),
         greedy=greedy,
-        noise_per_slot=True,
+        noise_per_slot=not greedy,
+        options=ForwardOptions(whole=True),
     )
     discount = run.config.train_config.discount
     pool = EnvPool(

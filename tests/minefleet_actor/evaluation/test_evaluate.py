@@ -1,5 +1,6 @@
 """An evaluation acts as the policy was trained: by its statistics of observations, and by the mode unless told."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse
 from minefleet_actor.evaluation.player import make_player
 from minefleet_actor.pool import EnvPool
 from minefleet_actor.pool.process_supervisor import timeouts_s
+from minefleet_actor.pool.slot_table import episode_seed
 
 SURENESS = 0.75
 """Of the likelier action."""
@@ -71,19 +73,26 @@ def test_evaluation_with_sample_draws_actions_by_their_probability(run: Run) -> 
     assert abs(return_of(run, "--sample") - SURENESS * STEPS) < 5 * deviation
 
 
+def slowed(run: Run, slots: Iterable[int], seed: int, **env: Any) -> Run:
+    """The run with environments that are slow in some slots of an evaluation."""
+    slow_seeds = [episode_seed(seed, 0, slot, 0) for slot in slots]
+    return replace(
+        run, config=replace(run.config, env=replace(run.config.env, kwargs={"slow_seeds": slow_seeds}, **env))
+    )
+
+
 def test_an_evaluation_plays_the_same_whichever_environment_is_faster(run: Run) -> None:
-    env = replace(run.config.env, kwargs={"longest_s": 0.002})
-    unsteady = replace(run, config=replace(run.config, env=env))
-    assert evaluated(unsteady, "--sample") == evaluated(unsteady, "--sample")
+    first, second = (evaluated(slowed(run, slots, 3), "--sample") for slots in (range(4), range(4, 8)))
+    assert first == second
 
 
 def test_slots_of_an_evaluation_take_tasks_by_number_and_not_by_speed(run: Run) -> None:
-    tasks = ["left", "right", "both"]
-    env = replace(run.config.env, kwargs={"longest_s": 0.002}, tasks=dict.fromkeys(tasks, 1.0))
-    with make_player(replace(run, config=replace(run.config, env=env)), episodes=24, seed=0) as player:
-        played = [one.record for one in player.play(24, "evaluation")]
-    found = {slot: [one.task for one in played if one.stream == f"evaluation-{slot}"] for slot in range(8)}
-    assert found == {slot: [tasks[(slot + 8 * begun) % 3] for begun in range(3)] for slot in range(8)}
+    tasks = [str(number) for number in range(10)]
+    with make_player(slowed(run, range(4), 0, tasks=dict.fromkeys(tasks, 1.0)), episodes=18, seed=0) as player:
+        for first in (0, 18):
+            played = [one.record for one in player.play(18, "evaluation")]
+            found = {slot: [one.task for one in played if one.stream == f"evaluation-{slot}"] for slot in range(8)}
+            assert found == {slot: [tasks[(first + number) % 10] for number in range(slot, 18, 8)] for slot in range(8)}
 
 
 def test_environments_of_an_evaluation_have_the_time_of_those_of_the_run(run: Run) -> None:
