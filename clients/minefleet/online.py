@@ -26,7 +26,7 @@ from minefleet.core.function_references import reference_of
 from minefleet.launch import rollout_daemon
 from minefleet.launch.prepare import RESULT_FILE, join, prepare, prepare_resumed
 from minefleet.launch.role_supervisor import LEARNER_ONLY, supervisor
-from minefleet.launch.rollout_handle import RolloutManager
+from minefleet.launch.rollout_manager import RolloutManager
 from minefleet.launch.run_lock import hold, holding
 from minefleet.runs.run import RUN_FILE, WHOLE_CONFIG_FILE, Run, read_run
 

@@ -24,9 +24,10 @@ from PIL import Image
 
 from minefleet.core.atomic_files import appearing, disk_bytes
 from minefleet.core.errors import ConfigError
+from minefleet.core.file_tail import last_lines
+from minefleet.core.lossy_utf8 import readable
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten
-from minefleet.core.utf8_text import last_lines, readable
 from minefleet.monitoring.env_death_groups import (
     ACTIONS_FILE,
     DEATH_FILE,

@@ -54,7 +54,7 @@ from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting
+from minefleet_actor.metrics.wait_time_breakdown import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.fragment_recorder import Recorder

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError, NotFoundError
+from minefleet.core.lossy_utf8 import readable
 from minefleet.core.tree import Tree, flatten
-from minefleet.core.utf8_text import readable
 from minefleet.rpc.durations import duration
 from minefleet.runs.run import Run
 from minefleet.v1 import slots_service_pb2

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from minefleet.launch.rollout_handle import RolloutManager
+    from minefleet.launch.rollout_manager import RolloutManager
     from minefleet.policies import Policy
     from minefleet_learner.data.batch import Batch
     from minefleet_learner.iteration import IterationInput

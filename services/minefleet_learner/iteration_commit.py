@@ -45,8 +45,8 @@ from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_starvation import StepShares
 from minefleet_learner.pause import Pause
+from minefleet_learner.training.optimizer_state_arrays import TrainState, checkpoint_of
 from minefleet_learner.training.optimizer_step import NonFiniteError
-from minefleet_learner.training.train_state_arrays import TrainState, checkpoint_of
 from minefleet_runtime.role_status import StatusTracker
 
 RESULT_FILE = "result.json"

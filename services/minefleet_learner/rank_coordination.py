@@ -19,8 +19,8 @@ from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.ranks import Ranks
+from minefleet_learner.training.optimizer_state_arrays import digest, optimizer_tensors
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.train_state_arrays import digest, optimizer_tensors
 from minefleet_learner.training.updater import Updater
 
 START, PART, UPDATE, END = "start", "part", "update", "end"

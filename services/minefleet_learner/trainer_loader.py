@@ -13,7 +13,7 @@ from minefleet.config import TrainConfig
 from minefleet.config.root_config import OUR_TRAINER
 from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
-from minefleet.launch.rollout_handle import RolloutManager
+from minefleet.launch.rollout_manager import RolloutManager
 from minefleet.runs.run import Run
 from minefleet_learner.base_trainer import BaseTrainer, PPOTrainer
 

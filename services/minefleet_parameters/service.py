@@ -28,10 +28,10 @@ from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 from minefleet_parameters.announcer import Announcer
 from minefleet_parameters.metrics import ParametersMetrics
-from minefleet_parameters.sender import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
-from minefleet_parameters.upload import WeightsUpload
+from minefleet_parameters.tensor_sender import TensorSender, begin
 from minefleet_parameters.watcher_registry import Watchers
+from minefleet_parameters.weights_upload import WeightsUpload
 from minefleet_runtime.role_status import StatusTracker
 
 MAX_PUBLISHES = 16

@@ -50,7 +50,6 @@ from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.tensor_files import Span, TensorFiles, Whole, spans
-from minefleet_parameters.upload import WeightsUpload
 from minefleet_parameters.version_records import (
     DISK_FULL_RETRY_S,
     IDENTITY_FILE,
@@ -60,7 +59,8 @@ from minefleet_parameters.version_records import (
     read_identity,
     read_version,
 )
-from minefleet_runtime.disk_full import overloaded_when_full
+from minefleet_parameters.weights_upload import WeightsUpload
+from minefleet_runtime.resource_exhaustion import overloaded_when_full
 
 SYNCS_AT_ONCE = 16
 """The file system commits so many fsyncs together."""

@@ -28,7 +28,7 @@ from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import Staged
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.metrics.slot_timer import SlotTimer
+from minefleet_actor.metrics.wait_time_breakdown import SlotTimer
 from minefleet_actor.pool import EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import StreamVerdict
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers

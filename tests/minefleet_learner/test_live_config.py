@@ -15,7 +15,7 @@ from tests.minefleet_learner.test_loop import Fleet, iterate, make_config
 
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.launch.rollout_handle import RolloutManager
+from minefleet.launch.rollout_manager import RolloutManager
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.monitoring.journal_requests import REFUSED, SET, answers_in, ask, set_lines
 from minefleet.policies import build

@@ -24,8 +24,8 @@ from minefleet.rpc.weights.manifest import describe, digest_of, from_wire
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
 from minefleet.rpc.weights.tensor_piece_codec import decode
 from minefleet.v1 import parameters_service_pb2, tensor_pb2, weights_pb2
-from minefleet_parameters.sender import TensorSender
 from minefleet_parameters.store import ParameterStore, open_store
+from minefleet_parameters.tensor_sender import TensorSender
 
 Weights = dict[str, NDArray[Any]]
 MakeWeights = Callable[..., Weights]

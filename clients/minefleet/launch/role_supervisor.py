@@ -32,8 +32,8 @@ from functools import partial
 from typing import Literal
 
 from minefleet.core.errors import EXIT_AGAIN, EXIT_CONFIG, EXIT_GAVE_UP
-from minefleet.core.stop_signals import stop_signals
 from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
+from minefleet.core.termination_signals import stop_signals
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, place
 from minefleet.launch.ports import free_port, is_elsewhere

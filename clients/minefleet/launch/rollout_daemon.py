@@ -17,7 +17,7 @@ from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.role_supervisor import WITHOUT_LEARNER, supervisor
-from minefleet.launch.rollout_handle import PID_FILE, RolloutManager, rollout_command
+from minefleet.launch.rollout_manager import PID_FILE, RolloutManager, rollout_command
 from minefleet.runs.run import Run, read_run
 
 logger = logging.getLogger(__name__)

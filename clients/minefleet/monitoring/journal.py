@@ -26,7 +26,7 @@ from typing import Any
 
 from minefleet.core.atomic_files import sync
 from minefleet.core.errors import ConfigError
-from minefleet.core.utf8_text import last_lines
+from minefleet.core.file_tail import last_lines
 from minefleet.monitoring.jsonl_tail import AXES, last_row, parse_row
 from minefleet.runs.checkpoint_files import CheckpointState, newest
 from minefleet.runs.run import JOURNAL_FILE, METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict

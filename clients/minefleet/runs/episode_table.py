@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from minefleet.core.utf8_text import last_lines
+from minefleet.core.file_tail import last_lines
 
 EPISODE_COLUMNS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {

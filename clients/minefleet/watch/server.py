@@ -20,7 +20,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from minefleet.core.errors import ContractError, FleetError, NotFoundError, RejectedError
-from minefleet.core.utf8_text import last_lines, readable
+from minefleet.core.file_tail import last_lines
+from minefleet.core.lossy_utf8 import readable
 from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from minefleet.core.errors import FleetError, NotFoundError
+from minefleet.core.lossy_utf8 import readable
 from minefleet.core.tree import flatten
-from minefleet.core.utf8_text import readable
 from minefleet.launch.torchrun_variables import LEARNER, is_rank
 from minefleet.monitoring.journal import Line, differing_keys, read_journal
 from minefleet.monitoring.journal_requests import ROLLBACK

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from minefleet.policies.layers.dense import by_columns
+from minefleet.policies.layers.onednn_linear import by_columns
 
 
 def lay_out(policy: nn.Module) -> None:

@@ -8,7 +8,7 @@ import signal
 import socket
 from enum import IntEnum
 
-from minefleet_actor.pool.guard_process import GuardProcess
+from minefleet_actor.pool.env_process_guard_client import GuardProcess
 from minefleet_actor.pool.pool_results import Failure
 from minefleet_env import interpreter_command, process_tree
 from minefleet_env.process_messages import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
 from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
-from minefleet_actor.pool.guard_process import GuardProcess
+from minefleet_actor.pool.env_process_guard_client import GuardProcess
 from minefleet_actor.pool.pool_results import Failure
 from minefleet_env.process_messages import FOR_MEMORY, Command, Reply, Setup
 

@@ -13,8 +13,7 @@ from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, newest,
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import read_weights
 from minefleet_learner.checkpoints.host_copy import Copier
-from minefleet_learner.training.rng_state import restore_rng, rng_arrays
-from minefleet_learner.training.train_state_arrays import (
+from minefleet_learner.training.optimizer_state_arrays import (
     TrainState,
     checkpoint_of,
     load_optimizer,
@@ -22,6 +21,7 @@ from minefleet_learner.training.train_state_arrays import (
     optimizer_tensors,
     scaler_arrays,
 )
+from minefleet_learner.training.rng_state import restore_rng, rng_arrays
 from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)

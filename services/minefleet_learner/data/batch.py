@@ -10,7 +10,7 @@ every sₜ and every sₜ₊₁:
 The state after a cut observation is not used: the next step is `first`, or there is none.
 
 What is small is collated at once. What may be large, observations and recurrent states, is collated at once too where
-it fits, and otherwise unpacked pool by pool (`batch_pool_unpacking`).
+it fits, and otherwise unpacked pool by pool (`decode_ahead`).
 
 Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from minefleet.core.errors import RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
-from minefleet_learner.data.batch_pool_unpacking import DecodeAhead
+from minefleet_learner.data.decode_ahead import DecodeAhead
 from minefleet_learner.data.lazy_obs import LazyObs, places, stack
 
 Name = tuple[str, int]

@@ -15,7 +15,7 @@ import torch
 
 from minefleet.rpc.codec import HalfPacked
 from minefleet_learner.data.batch import Batch, collate_steps, filled
-from minefleet_learner.data.batch_pool_unpacking import DecodeAhead
+from minefleet_learner.data.decode_ahead import DecodeAhead
 from minefleet_learner.data.lazy_obs import stack
 from minefleet_learner.data.to_device import Uploader
 

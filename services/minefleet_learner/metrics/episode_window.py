@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minefleet.v1 import episode_pb2
-from minefleet_learner.metrics.uncensored_mean_return import hazard, uncut_mean
+from minefleet_learner.metrics.failure_corrected_return import hazard, uncut_mean
 
 MAX_KINDS = 16
 """Kinds of failures that are counted apart."""

@@ -37,10 +37,10 @@ from minefleet_learner.targets.value_and_advantage_estimates import Estimates, e
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective
+from minefleet_learner.training.optimizer_state_arrays import Arrays, digest
 from minefleet_learner.training.optimizer_step import Stepper
 from minefleet_learner.training.rng_state import rng_arrays
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.train_state_arrays import Arrays, digest
 from minefleet_learner.training.update_report import UpdateReport
 from minefleet_learner.training.update_tally import UpdateTally
 

@@ -25,10 +25,10 @@ from minefleet.policies import Policy
 from minefleet.rpc.codec import HalfPacked, decode_half, encode
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.build import build_optimizer
-from minefleet_learner.data import batch_pool_unpacking
+from minefleet_learner.data import decode_ahead
 from minefleet_learner.data.batch import Batch, Name, collate, subset
-from minefleet_learner.data.batch_pool_unpacking import DecodedRows
 from minefleet_learner.data.collate import Collator
+from minefleet_learner.data.decode_ahead import DecodedRows
 from minefleet_learner.data.lazy_obs import LazyObs, stack
 from minefleet_learner.targets.forward_passes import observations, select_seen, stored_state
 from minefleet_learner.training.schedules import rates
@@ -144,7 +144,7 @@ def test_batch_keeps_at_most_two_pools_in_memory(make_fragment: Make, monkeypatc
         alive.append(sum(tensor() is not None for tensor in stacked))
         return large
 
-    monkeypatch.setattr(batch_pool_unpacking, "stack", counted)
+    monkeypatch.setattr(decode_ahead, "stack", counted)
     with collated(fragments_of(make_fragment), 0) as batch:
         for pool in batch.pools(torch.arange(6)):
             stored_state(batch, pool)

@@ -22,10 +22,10 @@ from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.targets import epoch_data, forward_passes
 from minefleet_learner.targets.forward_passes import PASS_STEPS, gather
 from minefleet_learner.targets.value_and_advantage_estimates import recompute
+from minefleet_learner.training.optimizer_state_arrays import digest
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.rng_state import restore_rng, rng_arrays, seed_everything
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.train_state_arrays import digest
 from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]

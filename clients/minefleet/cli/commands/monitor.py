@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from minefleet.core.errors import EXIT_FAILED, ConfigError
-from minefleet.core.stop_signals import stop_signals
+from minefleet.core.termination_signals import stop_signals
 from minefleet.launch.role_process import quoted
 from minefleet.monitoring.prometheus_grafana_config import (
     DEPLOY,

@@ -15,8 +15,8 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies.layers.action_mask_leaf import without_mask
-from minefleet.policies.layers.dense import Dense
 from minefleet.policies.layers.layer_utils import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
+from minefleet.policies.layers.onednn_linear import Dense
 from minefleet.policies.layers.text import TextFeatures
 
 ENCODE_CHUNK_STEPS = 256

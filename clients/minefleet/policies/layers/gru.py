@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.policies.layers import gru_autograd
-from minefleet.policies.layers.dense import dense, is_plain
+from minefleet.policies.layers.onednn_linear import dense, is_plain
 
 
 class GRUCore(nn.Module):

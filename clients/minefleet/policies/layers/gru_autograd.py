@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minefleet.policies.layers.dense import by_columns, multiply
+from minefleet.policies.layers.onednn_linear import by_columns, multiply
 
 REPACK_MIN_STEPS = 8
 """Steps from which a copy of the weights, laid out for the product of few rows, has paid; it has after four or five."""

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from minefleet.policies.layers import dense, gru, gru_autograd
-from minefleet.policies.layers.dense import Dense
+from minefleet.policies.layers import gru, gru_autograd, onednn_linear
 from minefleet.policies.layers.gru import GRUCore
+from minefleet.policies.layers.onednn_linear import Dense
 
 SIZES = st.tuples(*[st.integers(1, 40)] * 3)
 
@@ -18,9 +18,9 @@ SIZES = st.tuples(*[st.integers(1, 40)] * 3)
 @pytest.fixture(autouse=True, scope="module")
 def by_onednn() -> Iterator[None]:
     """All products go through oneDNN, however small and whatever the processor."""
-    assert dense.MULTIPLY is not None
+    assert onednn_linear.MULTIPLY is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "MIN_ONEDNN_PRODUCT", 0)
+        patch.setattr(onednn_linear, "MIN_ONEDNN_PRODUCT", 0)
         yield
 
 
@@ -38,7 +38,7 @@ def gradients(output: Tensor, of: list[Tensor]) -> list[Tensor]:
 def test_a_dense_layer_and_its_gradients_are_those_of_torch(sizes: tuple[int, int, int]) -> None:
     rows, inputs, outputs = sizes
     own = leaves((rows, inputs), (outputs, inputs), (outputs,))
-    ours, theirs = dense.dense(*own), nn.functional.linear(*own)
+    ours, theirs = onednn_linear.dense(*own), nn.functional.linear(*own)
     for mine, other in zip([ours, *gradients(ours, own)], [theirs, *gradients(theirs, own)], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-4)
 
@@ -50,48 +50,51 @@ def test_dense_products_below_the_onednn_minimum_are_computed_by_torch(monkeypat
         asked.append(len(rows))
         return rows @ weight.t()
 
-    monkeypatch.setattr(dense, "MIN_ONEDNN_PRODUCT", 4 * 8 * 6)
-    monkeypatch.setattr(dense, "MULTIPLY", multiply)
+    monkeypatch.setattr(onednn_linear, "MIN_ONEDNN_PRODUCT", 4 * 8 * 6)
+    monkeypatch.setattr(onednn_linear, "MULTIPLY", multiply)
     for rows in (3, 4, 5):
         values, weight = torch.ones(rows, 8), torch.ones(6, 8)
-        assert torch.equal(dense.multiply(values, weight), torch.full((rows, 6), 8.0))
-        assert torch.equal(dense.dense(values, weight, torch.zeros(6)), torch.full((rows, 6), 8.0))
+        assert torch.equal(onednn_linear.multiply(values, weight), torch.full((rows, 6), 8.0))
+        assert torch.equal(onednn_linear.dense(values, weight, torch.zeros(6)), torch.full((rows, 6), 8.0))
     assert asked == [4, 4, 5, 5]
 
 
 def test_dense_without_the_onednn_operation_equals_torch_linear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "MULTIPLY", None)
+    monkeypatch.setattr(onednn_linear, "MULTIPLY", None)
     own = leaves((4, 8), (6, 8), (6,))
-    assert torch.equal(dense.dense(*own), nn.functional.linear(*own))
+    assert torch.equal(onednn_linear.dense(*own), nn.functional.linear(*own))
 
 
 def test_dense_of_strided_values_and_weights_equals_torch_linear() -> None:
     values, weight, bias = leaves((5, 3, 8), (8, 6), (6,))
     strided = values.transpose(0, 1)
     torch.testing.assert_close(
-        dense.dense(strided, weight.t(), bias), nn.functional.linear(strided, weight.t(), bias), rtol=1e-5, atol=1e-5
+        onednn_linear.dense(strided, weight.t(), bias),
+        nn.functional.linear(strided, weight.t(), bias),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
 def test_dense_layer_without_gradients_computes_the_same() -> None:
     own = leaves((4, 8), (6, 8), (6,))
-    wanted = dense.dense(*own).detach()
+    wanted = onednn_linear.dense(*own).detach()
     with torch.inference_mode():
-        assert torch.equal(dense.dense(*own), wanted)
+        assert torch.equal(onednn_linear.dense(*own), wanted)
 
 
 def test_dense_computes_no_gradient_of_detached_values() -> None:
     values, weight, bias = leaves((4, 8), (6, 8), (6,))
-    dense.dense(values.detach(), weight, bias).sum().backward()  # type: ignore[no-untyped-call]
+    onednn_linear.dense(values.detach(), weight, bias).sum().backward()  # type: ignore[no-untyped-call]
     assert values.grad is None and weight.grad is not None and bias.grad is not None
 
 
 def test_dense_of_other_dtypes_than_float32_is_left_to_torch() -> None:
     (values,) = leaves((4, 8))
-    assert not dense.is_plain(values.double())
-    assert not dense.is_plain(values.half())
+    assert not onednn_linear.is_plain(values.double())
+    assert not onednn_linear.is_plain(values.half())
     with torch.autocast("cpu", torch.bfloat16):
-        assert not dense.is_plain(values)
+        assert not onednn_linear.is_plain(values)
         assert Dense(8, 6)(values).dtype == torch.bfloat16
 
 

@@ -18,7 +18,7 @@ from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.tensor_files import Checksums, Whole, header_of, to_data
 from minefleet_parameters.version_records import DISK_FULL_RETRY_S
-from minefleet_runtime.disk_full import overloaded_when_full
+from minefleet_runtime.resource_exhaustion import overloaded_when_full
 
 
 class WeightsUpload:

@@ -14,9 +14,9 @@ from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import describe
 from minefleet.rpc.weights.tensor_piece_codec import Piece, cut, decode
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.sender import RECENT_MESSAGES, TensorSender
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensor_files import Span
+from minefleet_parameters.tensor_sender import RECENT_MESSAGES, TensorSender
 
 Weights = dict[str, NDArray[np.float32]]
 

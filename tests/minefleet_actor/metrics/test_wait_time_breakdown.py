@@ -2,7 +2,7 @@
 
 import pytest
 
-from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, NO_WAIT_S, SlotTimer
+from minefleet_actor.metrics.wait_time_breakdown import ENVIRONMENT, INFERENCE, NO_WAIT_S, SlotTimer
 
 GRANT = "grant"
 

@@ -1,12 +1,7 @@
-"""Texts that come from files and processes, as people and the wire can take them."""
+"""The end of a text file."""
 
 import os
 from pathlib import Path
-
-
-def readable(text: str) -> str:
-    """A text with question marks for what UTF-8 cannot say: names of files, and errors that hold them."""
-    return text.encode(errors="replace").decode()
 
 
 def last_lines(path: Path, size: int, *, begin: int = 0) -> str:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet_learner.metrics.uncensored_mean_return import MIN_EPISODES, hazard, uncut_mean
+from minefleet_learner.metrics.failure_corrected_return import MIN_EPISODES, hazard, uncut_mean
 
 NUMBERS = st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 500)), min_size=1, max_size=100)
 
