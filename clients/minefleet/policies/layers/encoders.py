@@ -33,11 +33,12 @@ def by_parts(encode: Callable[[Tree], Tensor], steps: Tree) -> Tensor:
 
 
 class Pixels(nn.Module):
-    """Images of bytes [N, H, W, C] to floats in [0, 1], [N, C, H, W] in channels-last memory."""
+    """Images [N, H, W, C] to floats [N, C, H, W] in channels-last memory; bytes become [0, 1], floats stay."""
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, C, H, W] float32."""
-        return image.permute(0, 3, 1, 2).float().div_(255)
+        pixels = image.permute(0, 3, 1, 2)
+        return pixels if pixels.is_floating_point() else pixels.float().div_(255)
 
 
 class Numbers(nn.Module):

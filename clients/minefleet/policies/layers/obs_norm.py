@@ -1,4 +1,4 @@
-"""Observations in units in which each of their numbers has mean 0 and standard deviation 1.
+"""Observations in units in which each of their numbers has mean 0 and standard deviation 1; images, by channel.
 
 The learner takes the steps of an iteration into the statistics after it has trained on them and before it publishes. So
 the statistics of a version are part of it as its parameters are: actors, the parity probe and the first update, whose
@@ -42,6 +42,10 @@ class RunningMoments(nn.Module):
         normal = (rows.float() - self.mean.float()) * scale.float()
         return normal.clamp(-MAX_NORMALIZED, MAX_NORMALIZED)
 
+    def moments_of(self, rows: Tensor) -> Moments:
+        """The moments of those rows [N, *shape] that are finite throughout."""
+        return moments_of(finite(rows))
+
     @torch.no_grad()
     def absorb(self, rows: Moments) -> None:
         """Takes in rows by their moments."""
@@ -53,14 +57,47 @@ class RunningMoments(nn.Module):
             buffer.copy_(tensor)
 
 
-def floats_of(obs: Tree) -> dict[str, Leaf]:
-    """The boxes of floats in a tree of `Leaf`, by path."""
+class ImageMoments(RunningMoments):
+    """Mean and variance of all pixels that were ever taken in, per channel; bytes count in 255ths."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape[-1:])
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Normalises and clips images [N, H, W, C]; float32. Before the first update they are in [0, 1]."""
+        scale = (self.variance + MIN_VARIANCE).rsqrt().float()
+        normal = rows.float().mul_(scale / 255).sub_(self.mean.float() * scale)
+        return normal.clamp_(-MAX_NORMALIZED, MAX_NORMALIZED)
+
+    def moments_of(self, rows: Tensor) -> Moments:
+        """The moments of all pixels of images [N, H, W, C]; each image's by itself in float32, then in float64."""
+        levels = rows.float().div_(255)
+        means = levels.mean((1, 2))
+        variances = levels.sub_(means[:, None, None]).square_().mean((1, 2))
+        images, pixels = moments_of(means), math.prod(rows.shape[1:3])
+        return Moments(
+            count=images.count * pixels,
+            mean=images.mean,
+            spread=(images.spread + variances.double().sum(0)) * pixels,
+        )
+
+
+def normalized_leaves(obs: Tree) -> dict[str, Leaf]:
+    """The boxes of floats and the images in a tree of `Leaf`, by path."""
     leaves: dict[str, Leaf] = flatten(without_mask(obs))
-    return {path: leaf for path, leaf in leaves.items() if leaf.kind == "box" and leaf.dtype.startswith("float")}
+    return {path: leaf for path, leaf in leaves.items() if _is_floats(leaf) or _is_image(leaf)}
+
+
+def _is_floats(leaf: Leaf) -> bool:
+    return leaf.kind == "box" and leaf.dtype.startswith("float")
+
+
+def _is_image(leaf: Leaf) -> bool:
+    return leaf.is_pixels and not leaf.is_grid
 
 
 class ObsNorm(nn.Module):
-    """Normalises the boxes of floats in a tree of observations; what else there is passes unchanged.
+    """Normalises the boxes of floats and the images in a tree of observations; what else there is passes unchanged.
 
     Args:
         obs: Tree of `Leaf`.
@@ -68,12 +105,13 @@ class ObsNorm(nn.Module):
 
     def __init__(self, obs: Tree) -> None:
         super().__init__()
-        floats = floats_of(obs)
-        self.paths = tuple(floats)
-        self.moments = nn.ModuleList([RunningMoments(leaf.shape) for leaf in floats.values()])
+        leaves = normalized_leaves(obs)
+        self.paths = tuple(leaves)
+        kinds = (ImageMoments if _is_image(leaf) else RunningMoments for leaf in leaves.values())
+        self.moments = nn.ModuleList([kind(leaf.shape) for kind, leaf in zip(kinds, leaves.values(), strict=True)])
 
     def forward(self, obs: Tree) -> Tree:
-        """The same tree of [N, ...], its floats normalised."""
+        """The same tree of [N, ...], its floats and images normalised, as floats."""
         leaves = flatten(obs)
         for path, moments in self._items():
             leaves[path] = moments(leaves[path])
@@ -81,12 +119,12 @@ class ObsNorm(nn.Module):
 
     @torch.no_grad()
     def moments_of(self, pieces: Iterable[Tree]) -> list[Moments]:
-        """The moments of each box of floats in trees of [N, ...] without padding, all pieces as one batch."""
+        """The moments of each normalised leaf in trees of [N, ...] without padding, all pieces as one batch."""
         sums = [[moments_of(moments.mean.new_zeros(0, *moments.mean.shape))] for _, moments in self._items()]
         for piece in pieces:
             leaves = flatten(piece)
-            for known, (path, _) in zip(sums, self._items(), strict=True):
-                known[:] = [merge([*known, moments_of(finite(leaves[path]))])]
+            for known, (path, moments) in zip(sums, self._items(), strict=True):
+                known[:] = [merge([*known, moments.moments_of(leaves[path])])]
         return [one for (one,) in sums]
 
     def absorb(self, obs: Sequence[Moments]) -> None:

@@ -10,7 +10,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ObsNorm, build
 from minefleet.policies.layers.mergeable_moments import moments_of
-from minefleet.policies.layers.obs_norm import MAX_NORMALIZED, RunningMoments, finite
+from minefleet.policies.layers.obs_norm import MAX_NORMALIZED, ImageMoments, RunningMoments
 
 FLOATS = Leaf(kind="box", shape=(2, 3), dtype="float32")
 SCALAR = Leaf(kind="box", shape=(), dtype="float32")
@@ -85,14 +85,59 @@ def test_obs_norm_stays_in_range_before_the_first_update_and_where_nothing_varie
 def test_obs_norm_moments_leave_out_rows_that_are_not_finite() -> None:
     moments = RunningMoments((2,))
     rows = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]])
-    moments.absorb(moments_of(finite(rows)))
+    moments.absorb(moments.moments_of(rows))
     assert moments.count == 2
     assert moments.mean.tolist() == [2.0, 3.0]
 
 
-def test_obs_norm_changes_only_float_boxes_and_no_action_mask() -> None:
+@given(
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4), level=st.sampled_from([0, 200]), seed=st.integers(0, 99)
+)
+def test_image_moments_of_batches_are_mean_and_variance_of_each_channels_pixels(
+    sizes: list[int], level: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    batches = [rng.integers(level, 256, (n, 7, 9, 3), dtype=np.uint8) for n in sizes]
+    moments = ImageMoments((7, 9, 3))
+    for batch in batches:
+        moments.absorb(moments.moments_of(torch.from_numpy(batch)))
+    pixels = np.concatenate(batches).reshape(-1, 3) / 255
+    assert moments.count == len(pixels)
+    if len(pixels):
+        np.testing.assert_allclose(moments.mean, pixels.mean(0), rtol=1e-6)
+        np.testing.assert_allclose(moments.variance, pixels.var(0), rtol=1e-4)
+        image = moments(torch.from_numpy(batches[-1]))
+        wanted = (batches[-1] / 255 - pixels.mean(0)) / pixels.std(0)
+        np.testing.assert_allclose(image, wanted, rtol=0, atol=1e-3)
+
+
+def test_images_that_never_change_and_those_before_the_first_update_stay_finite() -> None:
+    moments = ImageMoments((2, 2, 1))
+    image = torch.tensor([0, 51, 204, 255], dtype=torch.uint8).view(1, 2, 2, 1)
+    torch.testing.assert_close(moments(image).flatten(), torch.tensor([0.0, 0.2, 0.8, 1.0]))
+    moments.absorb(moments.moments_of(torch.full((3, 2, 2, 1), 51, dtype=torch.uint8)))
+    assert moments(image).abs().max() <= MAX_NORMALIZED
+    torch.testing.assert_close(moments(image).flatten()[1], torch.tensor(0.0), rtol=0, atol=1e-3)
+
+
+def test_encoder_sees_a_normalised_image_as_it_sees_one_that_was_normalised_before() -> None:
+    schema = Schema(obs=Leaf(kind="box", shape=(36, 36, 1), dtype="uint8"), action=ACTION)
+    policy = build(PolicyConfig(hidden_size=8, hidden_layers=1, normalize_obs=True), schema)
+    image = torch.randint(90, 110, (4, 3, 36, 36, 1), dtype=torch.uint8)
+    assert policy.obs_norm is not None
+    policy.obs_norm.absorb(policy.obs_norm.moments_of([image.flatten(0, 1)]))
+    pixels = image.double() / 255
+    normal = ((pixels - pixels.mean()) / pixels.std(correction=0)).float()
+    first = torch.zeros(4, 3, dtype=torch.bool)
+    ours, _ = policy(image, {}, first)
+    policy.obs_norm = None
+    wanted, _ = policy(normal, {}, first)
+    torch.testing.assert_close(ours.value, wanted.value, rtol=1e-3, atol=1e-3)
+
+
+def test_obs_norm_changes_only_float_boxes_and_images_and_no_action_mask() -> None:
     norm = ObsNorm(OBS)
-    assert norm.paths == ("body/position", "body/speed")
+    assert norm.paths == ("body/position", "body/speed", "image")
     obs = {
         "body": {"position": torch.randn(5, 2, 3) + 3, "speed": torch.randn(5)},
         "image": torch.ones(5, 36, 36, 1, dtype=torch.uint8),
@@ -105,12 +150,14 @@ def test_obs_norm_changes_only_float_boxes_and_no_action_mask() -> None:
     changed = norm(obs)
     assert abs(changed["body"]["position"].mean()) < 1e-5
     assert changed["body"]["speed"].shape == (5,)
-    for key in ("image", "ammunition", "word", "tool", "action_mask"):
+    assert changed["image"].abs().max() < 1e-2
+    for key in ("ammunition", "word", "tool", "action_mask"):
         assert changed[key] is obs[key]
 
 
-def test_obs_norm_schema_without_floats_is_not_built() -> None:
-    schema = Schema(obs={"image": OBS["image"], "action_mask": OBS["action_mask"]}, action=ACTION)
+def test_obs_norm_schema_without_floats_and_images_is_not_built() -> None:
+    cells = Leaf(kind="box", shape=(7, 7, 3), dtype="uint8")
+    schema = Schema(obs={"cells": cells, "action_mask": OBS["action_mask"]}, action=ACTION)
     assert build(PolicyConfig(normalize_obs=True), schema).obs_norm is None
 
 
