@@ -10,8 +10,6 @@ over all episodes stands beside it.
 """
 
 import argparse
-import subprocess
-import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -19,6 +17,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+from harness import long_runs
 from harness.fragments import CACHE
 from harness.report import aligned, line
 from minefleet.core.crafter_score import METRICS, score
@@ -60,10 +59,7 @@ def main() -> None:
 
 def train(directory: Path, overrides: Sequence[str]) -> list[Episode]:
     """Trains a run, unless it is there and over. Returns its episodes in the order in which they ended."""
-    if not (directory / "result.json").exists():
-        keys = ["train_config.resume=auto", *overrides]
-        command = [sys.executable, "-m", "minefleet", "train", "crafter", *keys, "--run-dir", str(directory)]
-        subprocess.run(command, check=True)
+    long_runs.train("crafter", overrides, directory)
     return [
         Episode(row["length"], row["episode_return"], row["metrics"])
         for row in read_episodes(directory / "episodes.csv")

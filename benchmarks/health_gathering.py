@@ -3,19 +3,19 @@
     python benchmarks/health_gathering.py [--seeds 1 2 3] [--side ours sample_factory] [--runs DIR]
 
 A million steps of four ticks each, by runs one after the other. The return is the mean of the last 100 training
-episodes, the time is from the first iteration to the last. Runs that DIR has already are not made again. Sample
-Factory has the settings of its own example (`peers/sample_factory_health.py`), ours those of the preset.
+episodes, the time is from the first iteration to the last. Runs that DIR has already are not made again; ours go on
+where they were broken off. Sample Factory has the settings of its own example (`peers/sample_factory_health.py`), ours
+those of the preset.
 """
 
 import argparse
 import json
 import subprocess
-import sys
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
 
+from harness import long_runs
 from harness.fragments import CACHE
 from harness.peers import PEERS, install
 from harness.report import aligned, line
@@ -56,24 +56,20 @@ def main() -> None:
 def train(side: str, seed: int, directory: Path) -> Rows:
     """The iterations of a run, which is made unless it is there and over."""
     if side == SAMPLE_FACTORY:
-        directory.mkdir(parents=True, exist_ok=True)
         if not (directory / "rows.json").exists():
+            directory.mkdir(parents=True, exist_ok=True)
             python = str(install("sample_factory", constrained=False))
-            run([python, str(PEERS / "sample_factory_health.py"), str(seed), str(STEPS), str(directory)])
+            command = [python, str(PEERS / "sample_factory_health.py"), str(seed), str(STEPS), str(directory)]
+            subprocess.run(command, check=True)
         rows = json.loads((directory / "rows.json").read_text())
     else:
-        if not (directory / "result.json").exists():
-            keys = [f"seed={seed}", f"stop.env_steps={STEPS}", "train_config.resume=auto"]
-            keys.append(f"env.python={install('vizdoom', constrained=False)}")
-            run([sys.executable, "-m", "minefleet", "train", "vizdoom-health", *keys, "--run-dir", str(directory)])
+        python = f"env.python={install('vizdoom', constrained=False)}"
+        # Another interpreter cannot import minefleet, and another generator drops the preset's wrappers.
+        world = [f"env.generator={PEERS / 'worlds.py'}:health_gathering", "env.wrappers.resize=[48,64]"]
+        long_runs.train("vizdoom-health", [f"seed={seed}", f"stop.env_steps={STEPS}", python, *world], directory)
         metrics = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
         rows = [(row["wall_s"], row["trained_steps"], row["episode_return_mean"]) for row in metrics]
     return [(seconds, steps, mean) for seconds, steps, mean in rows if mean is not None]
-
-
-def run(command: Sequence[str]) -> None:
-    """Runs a side to its end."""
-    subprocess.run(command, check=True)
 
 
 def at(rows: Rows, steps: int) -> float:

@@ -18,8 +18,8 @@ from sample_factory.envs.env_utils import register_env
 from sample_factory.envs.env_wrappers import PixelFormatChwWrapper, ResizeWrapper
 from sample_factory.train import make_runner
 from sf_examples.vizdoom.doom.doom_params import add_doom_env_args, doom_override_defaults
+from worlds import health_gathering
 
-CLIENTS = Path(__file__).parents[2] / "clients"
 WORKERS, ENVS = 2, 32
 
 
@@ -36,11 +36,7 @@ class Recorder(AlgoObserver):
 
 
 def make(name, config, env_config, render_mode=None):
-    sys.path.append(str(CLIENTS))
-    from minefleet.envs.vizdoom import HealthGathering
-
-    env = ResizeWrapper(HealthGathering(render_mode), config.res_w, config.res_h, grayscale=False)
-    return PixelFormatChwWrapper(env)
+    return PixelFormatChwWrapper(ResizeWrapper(health_gathering(), config.res_w, config.res_h, grayscale=False))
 
 
 def main():

@@ -1,4 +1,5 @@
-"""The environments of `benchmarks/learning.py`, the same for both sides: generators of the peer's interpreter."""
+"""Environments of `benchmarks/learning.py` and `health_gathering.py`, the same for both sides: generators of a peer's
+interpreter."""
 
 import sys
 from pathlib import Path
@@ -48,3 +49,10 @@ def recall() -> Env:
     from minefleet.envs.recall import Recall
 
     return Recall(delay=16)
+
+
+def health_gathering() -> Env:
+    """VizDoom's maze with an acid floor."""
+    from minefleet.envs.vizdoom import HealthGathering
+
+    return HealthGathering()
