@@ -39,7 +39,7 @@ from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.reward_scale_clip import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.slot_descriptions import SlotView
-from minefleet_actor.threads import ThreadGroup
+from minefleet_actor.thread_group import ThreadGroup
 from minefleet_actor.video.video_recorder import Camera
 from minefleet_actor.video.video_recorder_setup import is_to_film, make_camera
 from minefleet_runtime.role_context import RoleContext

@@ -13,8 +13,7 @@ from typing import Any
 
 from minefleet.config.live_settings import value_of, with_settings
 from minefleet.core.errors import ConfigError, RolledBackError
-from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.journal_requests import (
+from minefleet.monitoring.control_requests import (
     REFUSED,
     ROLLBACK,
     SET,
@@ -23,6 +22,7 @@ from minefleet.monitoring.journal_requests import (
     settings_of_iteration,
     unanswered,
 )
+from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.run import JOURNAL_FILE, Run

@@ -14,8 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from minefleet.core.errors import FencedError
-from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.journal_requests import (
+from minefleet.monitoring.control_requests import (
     LOOK_S,
     PAUSE,
     ROLLBACK,
@@ -25,6 +24,7 @@ from minefleet.monitoring.journal_requests import (
     newest_learner,
     pause_reason,
 )
+from minefleet.monitoring.journal import append, read_whole_journal
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1 import status_service_pb2

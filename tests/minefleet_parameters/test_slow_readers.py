@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.weights.downloads import Downloads
+from minefleet.rpc.weights.tensor_downloads import Downloads
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc
 

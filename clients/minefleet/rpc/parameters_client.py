@@ -18,7 +18,6 @@ from minefleet.core.errors import ContractError, NotFoundError
 from minefleet.rpc.channel import CALL_TIMEOUT_S
 from minefleet.rpc.message_pieces import bundled
 from minefleet.rpc.service_client import ServiceClient
-from minefleet.rpc.weights.downloads import Downloads
 from minefleet.rpc.weights.manifest import (
     NO_ARCHITECTURE,
     Architecture,
@@ -32,6 +31,7 @@ from minefleet.rpc.weights.manifest import (
     info_of,
 )
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError, missing_digests
+from minefleet.rpc.weights.tensor_downloads import Downloads
 from minefleet.rpc.weights.tensor_piece_codec import cut, encode, fetch_call, pieces_in, publish_call
 from minefleet.rpc.weights.version_info import Epoch, VersionInfo, read_info
 from minefleet.rpc.weights.version_watch import Watch

@@ -42,8 +42,8 @@ from minefleet.launch.role_process import last_record, lines_since, quoted, role
 from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.launch.torchrun_variables import is_rank
+from minefleet.monitoring.control_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.journal_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.default_run_directory import fresh_directory, newest_run

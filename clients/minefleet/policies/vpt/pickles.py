@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import ConfigError
-from minefleet.policies.vpt.pickle_limits import check_unfolding
+from minefleet.policies.vpt.pickle_bomb_check import check_unfolding
 
 MAX_OPCODE_BYTES = 2**20
 """A `.model` file has a few kilobytes."""

@@ -23,7 +23,7 @@ from minefleet.core.atomic_files import appearing, write_durably
 from minefleet.core.errors import ConfigError
 from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.policies.vpt.architecture import VPTArchitecture, from_kwargs
-from minefleet.policies.vpt.pickle_limits import TooLargeError, check_unfolding
+from minefleet.policies.vpt.pickle_bomb_check import TooLargeError, check_unfolding
 from minefleet.policies.vpt.pickles import read_plain
 from minefleet.policies.vpt.vpt_policy import VPTPolicy
 from minefleet.policies.vpt.weight_names import our_weights

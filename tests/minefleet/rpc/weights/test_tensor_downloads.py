@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.weights.downloads import Downloads
 from minefleet.rpc.weights.manifest import describe
+from minefleet.rpc.weights.tensor_downloads import Downloads
 from minefleet.v1 import weights_pb2
 
 FIRST = {"frozen": np.arange(100, dtype=np.float32), "trained": np.zeros(50, np.float32)}

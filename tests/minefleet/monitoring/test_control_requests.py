@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.journal_requests import (
+from minefleet.monitoring.control_requests import (
     PAUSE,
     REFUSED,
     REQUEST,
@@ -21,6 +20,7 @@ from minefleet.monitoring.journal_requests import (
     settings_at,
     unanswered,
 )
+from minefleet.monitoring.journal import append, read_whole_journal
 from minefleet.runs.run import JOURNAL_FILE
 
 KEYS = ("a", "b")
