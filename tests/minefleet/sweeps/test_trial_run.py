@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,8 @@ def test_run_trial_that_is_taken_up_has_the_minutes_that_are_left(tmp_path: Path
 
         def judged(self, _: object) -> int:
             for child in psutil.Process().children():  # One may be another test's.
+                while not child.cmdline():  # Its program is being loaded.
+                    time.sleep(0.01)
                 seen.extend(child.cmdline())
             return 0
 
