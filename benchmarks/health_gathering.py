@@ -5,7 +5,7 @@
 A million steps of four ticks each, by runs one after the other. The return is the mean of the last 100 training
 episodes, the time is from the first iteration to the last. Runs that DIR has already are not made again; ours go on
 where they were broken off. Sample Factory has the settings of its own example (`peers/sample_factory_health.py`), ours
-those of the preset.
+those of the preset. Its example walks backwards, too, and draws neither particles nor decals.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=CACHE / "health-runs", help="folder of the runs, which stay")
     arguments = parser.parse_args()
     share_cores()
-    table = [["side, seed", "steps/s", *(f"{steps // 1000},000" for steps in SHOWN)]]
+    table = [["side, seed", "steps/s", *(f"{steps:,}" for steps in SHOWN)]]
     ends: dict[str, list[float]] = {side: [] for side in SIDES}
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     for seed, side in product(arguments.seeds, arguments.side):

@@ -1,4 +1,4 @@
-"""Sample Factory's side of `benchmarks/health_gathering.py`: its own example's settings, on the same environment.
+"""Sample Factory's side of `benchmarks/health_gathering.py`: its own example's settings, on our environment.
 
     python sample_factory_health.py SEED STEPS DIR
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from sample_factory.algo.runners.runner import AlgoObserver
+from sample_factory.algo.utils.misc import ExperimentStatus
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.envs.env_wrappers import PixelFormatChwWrapper, ResizeWrapper
@@ -43,7 +44,8 @@ def main():
     seed, steps, directory = sys.argv[1:]
     register_env("health", make)
     given = f"""--env=health --experiment=health --device=cpu --seed={seed} --train_for_env_steps={steps}
-    --num_workers={WORKERS} --num_envs_per_worker={ENVS // WORKERS} --train_dir={directory}""".split()
+    --num_workers={WORKERS} --num_envs_per_worker={ENVS // WORKERS} --restart_behavior=overwrite""".split()
+    given.append(f"--train_dir={directory}")
     parser, _ = parse_sf_args(given)
     add_doom_env_args(parser)
     doom_override_defaults(parser)
@@ -51,8 +53,8 @@ def main():
     _, runner = make_runner(parse_full_cfg(parser, given))
     recorder = Recorder()
     runner.register_observer(recorder)
-    runner.init()
-    runner.run()
+    if (runner.init(), runner.run()) != (ExperimentStatus.SUCCESS, ExperimentStatus.SUCCESS):
+        sys.exit("Sample Factory has not trained to the end")
     began_s = recorder.rows[0][0]
     rows = [(at_s - began_s, steps, mean) for at_s, steps, mean in recorder.rows]
     (Path(directory) / "rows.json").write_text(json.dumps(rows))

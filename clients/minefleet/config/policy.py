@@ -40,9 +40,12 @@ class PolicyConfig:
     initial_log_std: float = 0.0
     """Log standard deviation of continuous actions at the start."""
     normalize_obs: bool = False
-    """Shift and scale each number in a float observation, and each channel of an image, to mean 0 and standard
-    deviation 1, and clip it to ±10. The statistics are those of all steps trained on so far; they travel with the
-    weights and lie in checkpoints. Where an observation has neither this changes nothing."""
+    """Shift and scale each number in a float observation to mean 0 and standard deviation 1, and clip it to ±10. The
+    statistics are those of all steps trained on so far; they travel with the weights and lie in checkpoints. Where an
+    observation has no floats this changes nothing."""
+    normalize_pixels: bool = False
+    """The same for each channel of each image, over all of its pixels. Off, bytes are divided by 255. Where an
+    observation has no images this changes nothing."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

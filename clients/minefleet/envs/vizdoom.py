@@ -13,10 +13,11 @@ class HealthGathering(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     obs     [120, 160, 3] uint8, the screen, without the health
     action  Discrete(4): nothing, forward, right, left
-    reward  1 for a medkit, 0.01 for each tick that it lives
+    reward  1 for a step in which the health rises, 0.01 for each tick that it lives
 
-    A step is four ticks; an episode ends with death, or after 2,100 ticks. These are the rewards that Sample Factory's
-    example has, https://www.samplefactory.dev/09-environment-integrations/vizdoom/.
+    A step is four ticks; an episode ends with death, or after 2,100 ticks. The latter is an end, too: there is nothing
+    to see after it, so that no value could stand for what might have come. These are the rewards of Sample Factory's
+    example, https://www.samplefactory.dev/09-environment-integrations/vizdoom/.
     """
 
     TICKS = 4

@@ -11,7 +11,7 @@ from minefleet.policies.layers.encoders import by_parts
 from minefleet.policies.layers.gru import GRUCore
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.layer_utils import VALUE_GAIN, orthogonal
-from minefleet.policies.layers.obs_norm import ObsNorm, normalized_leaves
+from minefleet.policies.layers.obs_norm import ObsNorm
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.policy import Policy, PolicyOutput
 
@@ -36,8 +36,9 @@ class ActorCritic(Policy):
         gru_size: Units of the GRU after the encoder; 0 for none.
         value_encoder: Encoder of the value function alone, to [N, features]; None shares `encoder`.
         initial_log_std: Log standard deviation of continuous actions at the start.
-        normalize_obs: Normalise floats and images in observations, if there are any, by running statistics before
-            they are encoded.
+        normalize_obs: Normalise floats in observations, if there are any, by running statistics before they are
+            encoded.
+        normalize_pixels: The same for images of bytes [H, W, C]; `encode` gets floats then, about 0 and within ±10.
 
     Raises:
         ConfigError: If an action has no head, a mask does not fit it, or a memory is wanted beside a `value_encoder`.
@@ -53,6 +54,7 @@ class ActorCritic(Policy):
         value_encoder: nn.Module | None = None,
         initial_log_std: float = 0.0,
         normalize_obs: bool = False,
+        normalize_pixels: bool = False,
     ) -> None:
         super().__init__()
         check_mask(schema)
@@ -67,8 +69,8 @@ class ActorCritic(Policy):
         self.action_head = action_head(schema.action, width, initial_log_std=initial_log_std)
         self.value_head = orthogonal(nn.Linear(width, 1), VALUE_GAIN)
         self.value_norm = ValueNorm()
-        if normalize_obs and normalized_leaves(schema.obs):
-            self.obs_norm = ObsNorm(schema.obs)
+        norm = ObsNorm(schema.obs, floats=normalize_obs, pixels=normalize_pixels)
+        self.obs_norm = norm if norm.paths else None
 
     def initial_state(self, batch: int) -> Tree:
         """{} without a GRU, else {"gru": [B, H]}."""

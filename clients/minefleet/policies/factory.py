@@ -44,6 +44,7 @@ def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | No
         value_encoder=encoder(schema.obs, config) if config.separate_value_trunk else None,
         initial_log_std=config.initial_log_std,
         normalize_obs=config.normalize_obs,
+        normalize_pixels=config.normalize_pixels,
     )
 
 
@@ -70,11 +71,12 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
             f"policy.generator={reference} made a {type(policy).__qualname__}, "
             "which is no minefleet.policies.Policy, nor MineStudio's: subclass Policy or ActorCritic"
         )
-    if config.normalize_obs and policy.obs_norm is None:
-        raise ConfigError(
-            f"policy.normalize_obs is true, and the policy of policy.generator={reference} has no obs_norm: "
-            "give ActorCritic normalize_obs=True, or use an ObsNorm of your own in forward"
-        )
+    for key in ("normalize_obs", "normalize_pixels"):
+        if getattr(config, key) and policy.obs_norm is None:
+            raise ConfigError(
+                f"policy.{key} is true, and the policy of policy.generator={reference} has no obs_norm: "
+                f"give ActorCritic {key}=True, or use an ObsNorm of your own in forward"
+            )
     policy.frozen = [key for key, parameter in policy.named_parameters() if not parameter.requires_grad]
     if config.frozen_encoder:
         called = policy.policy if isinstance(policy, MinePolicyAdapter) else policy

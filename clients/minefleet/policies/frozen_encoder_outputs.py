@@ -189,6 +189,7 @@ def freeze(policy: Policy, called: nn.Module, name: str, schema: Schema) -> None
             _find_outputs(policy, encoder, obs)
             outputs = _outputs(policy, obs)
             _check(policy, encoder, obs, outputs)
+            _check_norm(policy, obs, outputs)
             _find_unread(policy, encoder, obs, outputs, schema)
     except ConfigError as error:
         raise ConfigError(f"policy.{KEY}={name}: {error}") from error
@@ -199,6 +200,19 @@ def _find_outputs(policy: Policy, encoder: FrozenEncoder, obs: Tree) -> None:
         policy(obs, policy.initial_state(BATCH), _first())
     if any(made.requires_grad for made in encoder.made().values()):
         raise ConfigError("what it reads is the output of parts that are trained, so that its own will change")
+
+
+def _check_norm(policy: Policy, obs: Tree, outputs: Tree) -> None:
+    """Asks whether the outputs stay the same when the statistics of observations change."""
+    if policy.obs_norm is None:
+        return
+    before = {name: tensor.clone() for name, tensor in policy.obs_norm.state_dict().items()}
+    for moments in policy.obs_norm.moments:
+        moments.get_buffer("mean").add_(1)
+    changed = _outputs(policy, obs)
+    policy.obs_norm.load_state_dict(before)
+    if not all(torch.equal(one, flatten(outputs)[path]) for path, one in flatten(changed).items()):
+        raise ConfigError("what it reads is normalised, by statistics that change with every iteration")
 
 
 def _outputs(policy: Policy, obs: Tree) -> Tree:

@@ -1,5 +1,6 @@
 """Policies from generators: found by name, called as they wish, checked."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,19 @@ def test_a_generator_may_take_the_schema_or_nothing_and_may_be_a_class(source: P
     assert policy.value_head.in_features == 4
 
 
-def test_normalisation_is_refused_where_the_policy_of_a_generator_does_none(source: Path) -> None:
-    assert build(PolicyConfig(generator=f"{source}:normalised", normalize_obs=True), SCHEMA).obs_norm is not None
-    with pytest.raises(ConfigError, match=r"policy\.normalize_obs is true, and the policy of .*:Mine has no obs_norm"):
-        build(PolicyConfig(generator=f"{source}:Mine", normalize_obs=True), SCHEMA)
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("normalize_obs", PolicyConfig(normalize_obs=True)),
+        ("normalize_pixels", PolicyConfig(normalize_pixels=True)),
+    ],
+)
+def test_normalisation_is_refused_where_the_policy_of_a_generator_does_none(
+    source: Path, key: str, given: PolicyConfig
+) -> None:
+    assert build(replace(given, generator=f"{source}:normalised"), SCHEMA).obs_norm is not None
+    with pytest.raises(ConfigError, match=rf"policy\.{key} is true, and the policy of .*:Mine has no obs_norm"):
+        build(replace(given, generator=f"{source}:Mine"), SCHEMA)
 
 
 def test_generator_that_makes_no_policy_is_refused_by_key_and_type(source: Path) -> None:

@@ -245,6 +245,29 @@ def test_frozen_encoder_that_cannot_stand_for_pictures_is_refused(encoder: nn.Mo
     assert f"policy.{KEY}={name}:" in str(error.value)
 
 
+class OfNumbers(nn.Module):
+    """A frozen layer that reads numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vit = nn.Linear(2, WIDTH).requires_grad_(False)
+        self.dense = nn.Linear(WIDTH, 8)
+
+    def forward(self, obs: Tree) -> Tensor:
+        out: Tensor = self.dense(self.vit(obs["number"]))
+        return out
+
+
+def test_frozen_encoder_is_refused_where_what_it_reads_is_normalised() -> None:
+    def normalized(encoder: nn.Module) -> ActorCritic:
+        return ActorCritic(SCHEMA, encoder, features=8, normalize_obs=True)
+
+    kept = frozen(normalized(Views()))
+    assert kept.obs_norm is not None and not kept.obs_norm.moments[0].get_buffer("mean").any()
+    with pytest.raises(ConfigError, match="what it reads is normalised, by statistics that change"):
+        frozen(normalized(OfNumbers()))
+
+
 class Seeing(MinePolicy):
     """A policy of MineStudio's kind, whose encoder is called with all steps of a call."""
 

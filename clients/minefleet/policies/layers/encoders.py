@@ -1,7 +1,7 @@
 """Encoders: one step's observation to features.
 
 Shape legend: N = steps (batch and time flattened), F = features. An encoder is any module from a tree of [N, ...] as
-the schema says (pixels are bytes, categories are integers) to [N, F].
+the schema says (pixels are bytes, or floats where they are normalised; categories are integers) to [N, F].
 """
 
 from collections.abc import Callable, Mapping

@@ -122,7 +122,7 @@ def test_images_that_never_change_and_those_before_the_first_update_stay_finite(
 
 def test_encoder_sees_a_normalised_image_as_it_sees_one_that_was_normalised_before() -> None:
     schema = Schema(obs=Leaf(kind="box", shape=(36, 36, 1), dtype="uint8"), action=ACTION)
-    policy = build(PolicyConfig(hidden_size=8, hidden_layers=1, normalize_obs=True), schema)
+    policy = build(PolicyConfig(hidden_size=8, hidden_layers=1, normalize_pixels=True), schema)
     image = torch.randint(90, 110, (4, 3, 36, 36, 1), dtype=torch.uint8)
     assert policy.obs_norm is not None
     policy.obs_norm.absorb(policy.obs_norm.moments_of([image.flatten(0, 1)]))
@@ -136,7 +136,8 @@ def test_encoder_sees_a_normalised_image_as_it_sees_one_that_was_normalised_befo
 
 
 def test_obs_norm_changes_only_float_boxes_and_images_and_no_action_mask() -> None:
-    norm = ObsNorm(OBS)
+    assert ObsNorm(OBS).paths == ("body/position", "body/speed")
+    norm = ObsNorm(OBS, pixels=True)
     assert norm.paths == ("body/position", "body/speed", "image")
     obs = {
         "body": {"position": torch.randn(5, 2, 3) + 3, "speed": torch.randn(5)},
@@ -155,10 +156,15 @@ def test_obs_norm_changes_only_float_boxes_and_images_and_no_action_mask() -> No
         assert changed[key] is obs[key]
 
 
-def test_obs_norm_schema_without_floats_and_images_is_not_built() -> None:
+def test_obs_norm_schema_without_what_is_to_be_normalised_is_not_built() -> None:
     cells = Leaf(kind="box", shape=(7, 7, 3), dtype="uint8")
     schema = Schema(obs={"cells": cells, "action_mask": OBS["action_mask"]}, action=ACTION)
-    assert build(PolicyConfig(normalize_obs=True), schema).obs_norm is None
+    assert build(PolicyConfig(normalize_obs=True, normalize_pixels=True), schema).obs_norm is None
+    for config, leaf in (
+        (PolicyConfig(normalize_pixels=True), SCALAR),
+        (PolicyConfig(normalize_obs=True), OBS["image"]),
+    ):
+        assert build(config, Schema(obs=leaf, action=ACTION)).obs_norm is None
 
 
 def test_obs_norm_statistics_are_buffers_of_the_policys_state() -> None:
