@@ -234,6 +234,23 @@ def test_the_statistics_of_observations_are_those_of_the_steps_of_every_batch_on
     torch.testing.assert_close(state["obs_norm.moments.0.variance"], rows.var(0, correction=0))
 
 
+def test_the_statistics_of_images_are_those_of_the_pixels_of_every_step_once(make_fragment: Make) -> None:
+    obs = {"image": Leaf(kind="box", shape=(36, 36, 3), dtype="uint8")}
+    action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(4,))
+    policy = build(PolicyConfig(hidden_size=8, normalize_pixels=True), Schema(obs=obs, action=action))
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(50, 200, (length, 36, 36, 3), np.uint8) for length in (6, 8)]
+    named = [
+        (("s", number), make_fragment(number, len(seen), obs={"image": seen}, cut_obs={"image": seen[:1]}))
+        for number, seen in enumerate(frames)
+    ]
+    make_updater(policy, CONFIG).update(collate(named), rates(CONFIG, 0, 0.0))
+    state, pixels = policy.state_dict(), torch.from_numpy(np.concatenate(frames)).view(-1, 3).double() / 255
+    assert state["obs_norm.moments.0.count"] == len(pixels)
+    torch.testing.assert_close(state["obs_norm.moments.0.mean"], pixels.mean(0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(state["obs_norm.moments.0.variance"], pixels.var(0, correction=0), rtol=1e-5, atol=0)
+
+
 def test_a_batch_that_is_left_out_leaves_the_statistics_of_observations_alone(
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
