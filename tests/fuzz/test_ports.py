@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -207,7 +208,9 @@ def test_ports_refuse_messages_that_are_too_large_from_any_caller(port: Port, se
     }
     if security is nothing:
         # To the handler, the call of a message that is too large is one without messages.
-        port.entered = port.served()
+        while port.entered != (served := port.served()):  # Some are counted after their caller has its answer.
+            port.entered = served
+            time.sleep(0.2)
     port.check(before)
 
 
