@@ -70,9 +70,7 @@ class Settings:
         Raises:
             ConfigError: If a key or value is wrong.
         """
-        pixels = schema is not None and any(
-            leaf.is_pixels and not leaf.is_grid for leaf in flatten(schema.obs).values()
-        )
+        pixels = schema is not None and any(leaf.is_image for leaf in flatten(schema.obs).values())
         return merge(self.data, self.source, self.overrides, shows_pixels=pixels)
 
 

@@ -46,6 +46,11 @@ class Leaf:
         """Whether this is a small image, as MiniGrid's 7 by 7 cells, read as numbers whatever the convolutions."""
         return self.is_pixels and max(self.shape[:2]) < MIN_IMAGE_EDGE
 
+    @property
+    def is_image(self) -> bool:
+        """Whether these are pixels, and no grid: convolutions see them."""
+        return self.is_pixels and not self.is_grid
+
     def zeros(self, *leading: int) -> np.ndarray[Any, Any]:
         """An array of zeros for [*leading, *shape]."""
         return np.zeros((*leading, *self.shape), self.dtype)

@@ -104,7 +104,7 @@ def encoder(obs: Tree, config: PolicyConfig) -> nn.Module:
 
 
 def _leaf_encoder(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
-    if leaf.is_pixels and not leaf.is_grid:
+    if leaf.is_image:
         return _convolutions(path, leaf, config)
     size, inputs = _inputs(leaf)
     if size == 0:

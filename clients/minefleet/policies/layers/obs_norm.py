@@ -100,7 +100,7 @@ class ObsNorm(nn.Module):
         for path, leaf in leaves.items():
             if floats and leaf.kind == "box" and leaf.dtype.startswith("float"):
                 kinds[path] = RunningMoments
-            elif pixels and leaf.is_pixels and not leaf.is_grid:
+            elif pixels and leaf.is_image:
                 kinds[path] = ImageMoments
         self.paths = tuple(kinds)
         self.moments = nn.ModuleList([kind(leaves[path].shape) for path, kind in kinds.items()])
