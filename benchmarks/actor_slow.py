@@ -24,7 +24,7 @@ from harness.acting_envs import SLEEP_S
 from harness.acting_parts import FORWARD_S
 from harness.peers import figure
 from harness.report import line, medians, table
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 
 SEED = 0
 EPISODES = 4096

@@ -8,11 +8,14 @@
 Beside each rate stand the cores that each role used, how busy each core was, whoever used it, and how much of its time
 the learner waited for steps. What is used up is named: all cores; one core, and who used most; the learner's time; or
 nothing, where steps wait for each other.
+
+A model (`harness/scaling_model.py`) is fitted to the fewest and the most environments. Its predictions stand beside all
+rates, and for more cores by themselves: with this learner, and with one that needs the share `--gpu` of its time.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -20,7 +23,8 @@ import numpy as np
 
 from harness.acting_envs import make_bank
 from harness.report import aligned, line
-from harness.whole_cases import CORES, share_cores
+from harness.scaling_model import Costs, fit, predict
+from harness.whole_cases import CASES, CORES, share_cores
 from harness.whole_ours import train
 
 CASE = "pixels"
@@ -30,14 +34,17 @@ SLOTS = "rollout_config.worker_config.num_envs"
 PER_PROCESS = "rollout_config.worker_config.envs_per_process"
 WORKERS = "rollout_config.num_rollout_workers"
 ROLES = ("actor", "environments", "replay", "parameters", "learner", "launcher")
+LARGER = ((1, 4), (2, 4), (4, 8), (8, 16), (16, 32))
+"""Actors and cores of machines that are predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
     """The results of one amount of work."""
 
-    work: int
-    """Environments, or actors."""
+    envs: int
+    """Of each actor."""
+    actors: int
     steps_per_s: float
     cores: Mapping[str, float]
     """That each role used."""
@@ -45,6 +52,10 @@ class Level:
     """Share of the time of each core, whoever used it."""
     learner_waits: float
     """Share of the learner's time."""
+
+    def us_per_step(self, *roles: str) -> float:
+        """Microseconds of processor time that these roles use for a step."""
+        return sum(self.cores.get(role, 0.0) for role in roles) / self.steps_per_s * 1e6
 
     @property
     def used_up(self) -> str:
@@ -68,31 +79,37 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=20.0, metavar="SECONDS")
     parser.add_argument("--cores", type=int, default=CORES)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="keys of our configuration")
+    parser.add_argument("--gpu", type=float, default=0.1, metavar="SHARE", help="of a learner's time, for predictions")
     parser.add_argument("--picture", type=Path, help="file that the sweeps are drawn to")
     arguments = parser.parse_args()
     cores = len(share_cores(arguments.cores))
     make_bank()
     sweeps: Sweeps = {"environments": [], "actors": []}
-    for work in arguments.envs:
-        sweeps["environments"].append(measure(work, [f"{SLOTS}={work}", f"{PER_PROCESS}={work}"], arguments))
-    for work in arguments.actors:
-        sweeps["actors"].append(measure(work, [f"{WORKERS}={work}"], arguments))
+    for envs in arguments.envs:
+        sweeps["environments"].append(measure(envs, 1, arguments))
+    for actors in arguments.actors:
+        sweeps["actors"].append(measure(CASES[CASE].envs, actors, arguments))
+    costs = costs_of(sweeps["environments"])
     for name, levels in sweeps.items():
-        print(aligned(rows_of(name, levels)))
+        print(aligned(rows_of(name, levels, costs, cores)))
+    print(f"Microseconds of a core: {costs}")
+    print(aligned(predictions(costs, arguments.gpu)))
     if arguments.picture is not None:
         draw(sweeps, cores, arguments.picture)
     for name, levels in sweeps.items():
         for level in levels:
-            print(line("training_scaling", f"{name}-{level.work}", "steps/s", level.steps_per_s))
+            print(line("training_scaling", f"{name}-{work_of(name, level)}", "steps/s", level.steps_per_s))
 
 
-def measure(work: int, overrides: list[str], arguments: argparse.Namespace) -> Level:
+def measure(envs: int, actors: int, arguments: argparse.Namespace) -> Level:
     """Trains with so much work."""
     seconds = arguments.warm_up + arguments.seconds
+    overrides = [f"{SLOTS}={envs}", f"{PER_PROCESS}={envs}", f"{WORKERS}={actors}"]
     trace = train(CASE, [*overrides, *arguments.set], seed=0, seconds=seconds)
     steady = trace.steady(arguments.warm_up, arguments.seconds)
     level = Level(
-        work=work,
+        envs=envs,
+        actors=actors,
         steps_per_s=trace.rate(arguments.warm_up, arguments.seconds),
         cores=trace.watch.cores(arguments.seconds),
         busy=trace.watch.busy(arguments.seconds),
@@ -102,16 +119,48 @@ def measure(work: int, overrides: list[str], arguments: argparse.Namespace) -> L
     return level
 
 
-def rows_of(name: str, levels: Sequence[Level]) -> list[list[str]]:
+def costs_of(levels: Sequence[Level]) -> Costs:
+    """The model's costs, from the fewest and the most environments."""
+    few, many = levels[0], levels[-1]
+    return fit(
+        (few.envs, few.us_per_step("actor")),
+        (many.envs, many.us_per_step("actor")),
+        learner=many.us_per_step("learner"),
+        others=many.us_per_step(*(set(ROLES) - {"actor", "learner"})),
+    )
+
+
+def rows_of(name: str, levels: Sequence[Level], costs: Costs, available: int) -> list[list[str]]:
     """A sweep as a table."""
-    rows = [[name, "steps/s", *(f"{role}, cores" for role in ROLES), "cores busy", "learner waits", "used up"]]
+    used = (f"{role}, cores" for role in ROLES)
+    rows = [[name, "steps/s", "predicted", "by the limit of", *used, "cores busy", "learner waits", "used up"]]
     for level in levels:
-        used = [f"{level.cores.get(role, 0.0):.2f}" for role in ROLES]
+        predicted, limit = predict(costs, envs=level.envs, actors=level.actors, cores=available)
+        used = (f"{level.cores.get(role, 0.0):.2f}" for role in ROLES)
         busy = " ".join(f"{share:.0%}" for share in level.busy)
-        rows.append(
-            [str(level.work), f"{level.steps_per_s:.0f}", *used, busy, f"{level.learner_waits:.0%}", level.used_up]
-        )
+        begin = [str(work_of(name, level)), f"{level.steps_per_s:.0f}", f"{predicted:.0f}", limit]
+        rows.append([*begin, *used, busy, f"{level.learner_waits:.0%}", level.used_up])
     return rows
+
+
+def predictions(costs: Costs, gpu: float) -> list[list[str]]:
+    """Larger machines as a table, with this learner and a faster one."""
+    envs = CASES[CASE].envs
+    rows = [["cores", f"actors of {envs}", "steps/s", "limited by", f"learner in {gpu:.0%} of the time", "limited by"]]
+    for actors, cores in LARGER:
+        row = [str(cores), str(actors)]
+        for learner in (1.0, gpu):
+            rate, limit = predict(
+                replace(costs, learner=costs.learner * learner), envs=envs, actors=actors, cores=cores
+            )
+            row += [f"{rate:.0f}", limit]
+        rows.append(row)
+    return rows
+
+
+def work_of(name: str, level: Level) -> int:
+    """The amount that a sweep varies."""
+    return level.actors if name == "actors" else level.envs
 
 
 def draw(sweeps: Sweeps, cores: int, picture: Path) -> None:
@@ -122,7 +171,7 @@ def draw(sweeps: Sweeps, cores: int, picture: Path) -> None:
     panels = figure.subplots(2, len(sweeps), sharex="col", sharey="row", squeeze=False)
     for column, (name, levels) in enumerate(sweeps.items()):
         rates, used = panels[:, column]
-        work = [str(level.work) for level in levels]
+        work = [str(work_of(name, level)) for level in levels]
         rates.plot(work, [level.steps_per_s for level in levels], marker="o")
         bottom = np.zeros(len(levels))
         for role in ROLES:

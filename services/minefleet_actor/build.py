@@ -31,7 +31,7 @@ from minefleet_actor.live_settings_update import follow_settings
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, HostedPool, InlinePool, Pool
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 from minefleet_actor.replay_io.connect import connect
 from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.fragment_recorder import Recorder

@@ -20,7 +20,7 @@ from minefleet.core.tree import flatten
 from minefleet.envs import make, schema_of
 from minefleet.launch.env_policy_check import describe_environment
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool, Ready
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 
 BATCHED = Path(batched_env.__file__)
 MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")

@@ -17,7 +17,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make, schema_of
 from minefleet.launch.placement import ALL_CORES
 from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Ready
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
 ERRANDS = Path(__file__).with_name("errands_env.py")

@@ -16,7 +16,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.envs import make, schema_of
 from minefleet_actor.pool import EnvGaveUpError, EnvPool, EnvStartError, InlinePool, Kind, Pool, Ready
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
 PATIENCE_S = 60.0

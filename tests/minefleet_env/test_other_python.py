@@ -20,7 +20,7 @@ from minefleet.core.schema import Schema
 from minefleet.launch.env_policy_check import describe_environment
 from minefleet.runs.run import read_run
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool, Ready
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "old_gym.py"
 SEED, ACTOR = 5, 1

@@ -20,7 +20,7 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.compiled_forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
-from minefleet_actor.pool.slot_table import episode_seed
+from minefleet_actor.pool.episode_seed import episode_seed
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.episode_video import Reel, caption_of
 from minefleet_actor.video.frame_source import Lens, make_lens

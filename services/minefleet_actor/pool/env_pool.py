@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
+from minefleet_actor.pool.base_pool import Pool
 from minefleet_actor.pool.env_process import Stage
 from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.pool_results import EnvStartError, Failure, Ready, Slots
@@ -51,7 +52,6 @@ from minefleet_actor.pool.process_supervisor import (
     timeouts_s,
 )
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
-from minefleet_actor.pool.slot_table import Pool
 from minefleet_actor.pool.start_limiter import StartLimiter
 from minefleet_env import interpreter_command, shared_slot_arrays
 from minefleet_env.process_messages import Command, Setup

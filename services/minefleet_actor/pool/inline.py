@@ -14,9 +14,9 @@ import numpy as np
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
+from minefleet_actor.pool.base_pool import Pool
 from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.pool_results import EnvStartError, Ready
-from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import interpreter_command, shared_slot_arrays
 from minefleet_env.batched_env_host import make_host
 from minefleet_env.hosted_envs import EnvHost

@@ -28,11 +28,11 @@ from minefleet.core.errors import ContractError, DeadlineError, FleetError, Over
 from minefleet.core.schema import Schema
 from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.v1 import worlds_service_pb2
+from minefleet_actor.pool.base_pool import Pool
 from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox, WorldOutcome
 from minefleet_actor.pool.pool_results import Failure, Ready
 from minefleet_actor.pool.process_supervisor import timeouts_s
-from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import shared_slot_arrays
 from minefleet_env.process_messages import Command, EpisodeEnd, Reply
 

@@ -21,8 +21,8 @@ from minefleet.runs.trained_policy import inspect_policy
 from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse
 from minefleet_actor.evaluation.player import make_player
 from minefleet_actor.pool import EnvPool
+from minefleet_actor.pool.episode_seed import episode_seed
 from minefleet_actor.pool.process_supervisor import timeouts_s
-from minefleet_actor.pool.slot_table import episode_seed
 
 SURENESS = 0.75
 """Of the likelier action."""
