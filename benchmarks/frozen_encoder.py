@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from harness.report import aligned, line
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten, tree_map
-from minefleet.policies import ActorCritic, frozen_encoder_outputs
+from minefleet.policies import ActorCritic, stored_encoder_outputs
 from minefleet.policies.random_observation import BATCH, STEPS, random_observation
 
 SIDE, PATCH, WIDTH = 224, 16, 384
@@ -71,7 +71,7 @@ def measure(tokens: int, rounds: int) -> tuple[int, float, float, int, int]:
     """Medians of a pass over a fragment of pictures, and over what is stored of it."""
     torch.manual_seed(0)
     policy = ActorCritic(SCHEMA, Encoder(tokens), features=256, gru_size=256)
-    frozen_encoder_outputs.freeze(policy, policy, "encoder.vit", SCHEMA)
+    stored_encoder_outputs.freeze(policy, policy, "encoder.vit", SCHEMA)
     seen = random_observation(SCHEMA, torch.Generator().manual_seed(0))
     with torch.no_grad():
         output, _ = policy(seen, policy.initial_state(BATCH), torch.zeros(BATCH, STEPS, dtype=torch.bool))

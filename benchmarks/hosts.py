@@ -29,7 +29,7 @@ from harness.report import line
 from minefleet.config import EnvConfig, FleetConfig, RolloutConfig, WorkerConfig
 from minefleet.envs import make, schema_of
 from minefleet.rpc.channel import CLIENT_OPTIONS
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import worlds_service_pb2_grpc
 from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
 from minefleet_actor.worlds_service import WorldsServicer

@@ -28,7 +28,7 @@ from statistics import fmean
 from typing import Literal
 
 from minefleet.rpc.replay_types import Order
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from replay_opening import PATIENCE_S, client_of, header_of, make_run, resident_bytes, running
 
 Case = Literal["consumed", "evicted", "held"]

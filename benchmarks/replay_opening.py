@@ -29,7 +29,7 @@ from minefleet.launch.ports import claim
 from minefleet.rpc.codec import checksum
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.open_replay import open_replay

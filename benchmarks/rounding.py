@@ -29,7 +29,7 @@ from minefleet.policies import Policy, build
 from minefleet.policies.weight_arrays import load_numpy, rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint_files import read_policy
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 from minefleet_actor.inference.policy_outputs import PolicyStep
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import InlinePool, Ready

@@ -34,7 +34,7 @@ from minefleet.launch.ports import claim
 from minefleet.rpc.channel import connect
 from minefleet.rpc.handshake import shake_hands
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_runtime.process_setup import allow_open_files
 
 TENSORS = 300

@@ -19,11 +19,11 @@ from typing import Any
 
 from minefleet.config import PolicyConfig
 from minefleet.core.schema import Schema
-from minefleet.monitoring import rollbacks
+from minefleet.monitoring import rollback_requests
 from minefleet.policies import Policy, build
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs import checkpoint_rollback
-from minefleet_learner import live_config, loop, pause
+from minefleet_learner import collapse_pause, live_config, loop
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
@@ -41,12 +41,12 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "before a version with settings": (ParametersClient, "publish"),
     "rollback, before its line": (live_config, "answer_rollback"),
     "rollback, after its line": (loop.Learner, "send_ranks_home"),
-    "rollback, before anything is set aside": (rollbacks, "go_back"),
+    "rollback, before anything is set aside": (rollback_requests, "go_back"),
     "rollback, between two that are set aside": (checkpoint_rollback, "free_name"),
     "rollback, before its epoch": (ParametersClient, "open_epoch"),
     "rollback, before replay knows": (Shards, "send_position"),
-    "before the line of a pause": (pause, "append"),
-    "after the line of a pause": (pause, "append"),
+    "before the line of a pause": (collapse_pause, "append"),
+    "after the line of a pause": (collapse_pause, "append"),
 }
 """Each is just before a function is called, or after it, where it says so."""
 ACTOR_MOMENT = "before an actor follows settings"

@@ -18,7 +18,7 @@ from minefleet.rpc.channel import connect
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import describe
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 

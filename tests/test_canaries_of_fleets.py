@@ -18,8 +18,8 @@ from tests.test_rollbacks_of_fleets import KEPT, RATE, journal, rollback, wait_f
 from minefleet.monitoring.control_requests import ask
 from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint_files import read_state
-from minefleet.runs.run import read_run
-from minefleet_actor.incarnation_setup import canary_slots
+from minefleet.runs.run_yaml import read_run
+from minefleet_actor.slot_assignment import canary_slots
 
 CANARIES = (
     "rollout_config.canary_share=0.25",

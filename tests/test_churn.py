@@ -12,7 +12,7 @@ from tests.role_process import wait_for
 from harness.faulty_fleet import env_steps, faulty_fleet
 from harness.replaying import serving
 from minefleet.config import EnvConfig, FleetConfig, RolloutConfig, ServicesConfig, WorkerConfig
-from minefleet.launch.prepare import prepare
+from minefleet.launch.run_directory_setup import prepare
 
 pytestmark = pytest.mark.fleet
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from minefleet.cli import COMMANDS, make_parser
-from minefleet.cli.command_parser import CommandParser
+from minefleet.cli.intermixed_argument_parser import CommandParser
 from minefleet.config.key_docs import key_docs
 
 ROOT = Path(__file__).parent.parent

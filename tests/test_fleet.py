@@ -13,11 +13,11 @@ import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.films import pictures
 
-from minefleet.config.shards import NUM_SHARDS
+from minefleet.config.replay_partitioning import NUM_SHARDS
 from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint_files import read_state
 from minefleet.runs.episode_table import read_episodes
-from minefleet.runs.run import Run, Shard, read_run
+from minefleet.runs.run_yaml import Run, Shard, read_run
 from minefleet.watch.watched_runs import marks
 from minefleet_replay.engine import memory_state
 from minefleet_replay.state.limits import limits_of

@@ -20,7 +20,7 @@ from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.status import read_status
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.checkpoint_files import read_policy
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 
 pytestmark = pytest.mark.fleet
 

@@ -12,7 +12,7 @@ from tests.mine_models import OBSERVED, SIDE
 
 from minefleet.core.schema import Schema
 from minefleet.core.tree import flatten
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(600)]
 

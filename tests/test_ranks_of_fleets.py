@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert_trained
 
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 from minefleet_replay.engine.memory_state import read_state
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.storage.open_rocksdb import open_store

@@ -9,12 +9,12 @@ from typing import Any
 
 from harness.replaying import RUN_ID, Server, scratch, serving
 from minefleet.config.load import from_data
-from minefleet.launch.prepare import prepare
+from minefleet.launch.run_directory_setup import prepare
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 SLOTS = 64
 SHARED_CORES = 2

@@ -27,11 +27,11 @@ from minefleet.config import (
     WorkerConfig,
 )
 from minefleet.core.fragment import Fragment
-from minefleet.launch.prepare import prepare
+from minefleet.launch.run_directory_setup import prepare
 from minefleet.rpc.codec import decode
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import episode_pb2, status_service_pb2
 
 TAG = "MINEFLEET_BENCHMARK"

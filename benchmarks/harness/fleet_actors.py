@@ -32,7 +32,7 @@ from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.codec import encode
 from minefleet.rpc.message_pieces import bundled, pieces
 from minefleet.rpc.replay_types import Packed
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 OPTIONS = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))

@@ -13,7 +13,7 @@ from harness.log_server import as_is
 from harness.replaying import LEARNER
 from minefleet.rpc.channel import connect
 from minefleet.rpc.replay_client import ReplayClient
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 from minefleet.v1 import replay_service_pb2, status_service_pb2
 
 WAIT_S = 1.0

@@ -21,7 +21,7 @@ from minefleet.core.parent_death import tied
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 
 RUN_ID = "benchmark"

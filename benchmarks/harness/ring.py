@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from harness.playing import Player, schema_of_env
 from minefleet.config import EnvConfig, TrainConfig
 from minefleet.core.schema import Schema
-from minefleet.envs.corridor import FORWARD
+from minefleet.envs.truncation_corridor import FORWARD
 from minefleet.policies import Policy
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.weight_arrays import to_numpy

@@ -24,7 +24,11 @@ STAGES = (
     ("gather", ("gather (minefleet_learner/", "observations (minefleet_learner/targets/forward_passes.py")),
     (
         "pack and unpack",
-        ("minefleet/rpc/codec.py", "minefleet_learner/data/lazy_obs.py", "minefleet_learner/data/collate.py"),
+        (
+            "minefleet/rpc/codec.py",
+            "minefleet_learner/data/unpacked_observations.py",
+            "minefleet_learner/data/collate.py",
+        ),
     ),
     ("sample and copy", ("PolicyRunner.decide (",)),
     ("GAE", ("estimate (minefleet_learner/targets/value_and_advantage_estimates.py",)),

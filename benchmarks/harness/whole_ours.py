@@ -16,7 +16,7 @@ from harness.tracing import Row, Trace
 from harness.watching import Watch
 from harness.whole_cases import BATCH, BATCHES, CASES, ROLLOUT, Case
 from minefleet.policies import build
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 
 
 def train(

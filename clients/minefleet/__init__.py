@@ -13,12 +13,12 @@ __all__ = ["load", "open", "train"]
 
 if TYPE_CHECKING:
     from minefleet.local_training import train
-    from minefleet.monitoring.run_results import open_run as open  # noqa: A004  # It is `minefleet.open`.
+    from minefleet.monitoring.run_reader import open_run as open  # noqa: A004  # It is `minefleet.open`.
     from minefleet.policies.trained_agent import load
 else:  # A type checker would take any name for one that there is.
     _PLACES = {
         "load": ("minefleet.policies.trained_agent", "load"),
-        "open": ("minefleet.monitoring.run_results", "open_run"),
+        "open": ("minefleet.monitoring.run_reader", "open_run"),
         "train": ("minefleet.local_training", "train"),
     }
 

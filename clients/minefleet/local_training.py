@@ -14,13 +14,13 @@ from minefleet.cli.commands.train import begin, train_fleet
 from minefleet.cli.config_arguments import required
 from minefleet.cli.output.summary import Outcome
 from minefleet.config.load import Settings, plain_settings, read_settings
+from minefleet.core.child_process_start import Start
 from minefleet.core.errors import ConfigError, GaveUpError
 from minefleet.core.function_references import reference_of
-from minefleet.core.subprocess_call import Start
 from minefleet.launch.fork_server import ForkServer
-from minefleet.monitoring.run_results import RunResults
+from minefleet.monitoring.run_reader import RunResults
 from minefleet.runs.default_run_directory import fresh_directory
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 SECTIONS = ("env", "policy")
 """Those with a `generator`."""

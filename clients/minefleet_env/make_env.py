@@ -12,8 +12,8 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env.errors import RefusedError
-from minefleet_env.import_path import load
-from minefleet_env.minecraft import minestudio_jar
+from minefleet_env.function_loader import load
+from minefleet_env.minecraft import minestudio_jar_path
 from minefleet_env.vector_env_rows import DISABLED, NEXT_STEP, SAME_STEP, EnvBatch, SoleRow, autoreset_mode
 from minefleet_env.wrappers.wrap import wrap
 
@@ -189,7 +189,7 @@ def _called(config: Mapping[str, Any]) -> Any:
     try:
         return generator(**kwargs)
     except EOFError as error:
-        what_to_do = minestudio_jar.missing() or "it must not: nobody is there to answer"
+        what_to_do = minestudio_jar_path.missing() or "it must not: nobody is there to answer"
         raise RefusedError(f"{config['generator']} asks a question at the terminal; {what_to_do}") from error
 
 

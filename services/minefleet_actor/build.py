@@ -20,9 +20,9 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.env_death_recorder import DeathRecorder
-from minefleet_actor.incarnation_setup import canary_slots, choose_name, choose_seed, draw_task
+from minefleet_actor.incarnation_identity import choose_name, choose_seed
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.compiled_forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner
@@ -38,6 +38,7 @@ from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.reward_scale_clip import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
+from minefleet_actor.slot_assignment import canary_slots, draw_task
 from minefleet_actor.slot_descriptions import SlotView
 from minefleet_actor.thread_group import ThreadGroup
 from minefleet_actor.video.video_recorder import Camera

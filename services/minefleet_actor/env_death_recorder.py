@@ -25,8 +25,8 @@ from PIL import Image
 from minefleet.core.atomic_files import appearing, disk_bytes
 from minefleet.core.errors import ConfigError
 from minefleet.core.file_tail import last_lines
-from minefleet.core.lossy_utf8 import readable
 from minefleet.core.schema import Leaf
+from minefleet.core.surrogate_replacement import readable
 from minefleet.core.tree import Tree, flatten
 from minefleet.monitoring.env_death_groups import (
     ACTIONS_FILE,
@@ -36,7 +36,7 @@ from minefleet.monitoring.env_death_groups import (
     group_of,
     read_deaths,
 )
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.pool import Failure, Pool
 from minefleet_actor.video.picture import Frame, pixel_path, to_rgb
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from minefleet.config import FleetConfig
-from minefleet.config.checks import host_port
+from minefleet.config.field_validators import host_port
 from minefleet.core.errors import ConfigError, DeadlineError, FleetError, UnavailableError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
@@ -28,12 +28,12 @@ from minefleet.rpc.credentials import HOST, Credentials, read_credentials
 from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.rpc.retrier import Retrier, StoppedError
 from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
-from minefleet.runs.run import from_dict
+from minefleet.runs.run_yaml import from_dict
 from minefleet.v1 import status_service_pb2, worlds_service_pb2
 from minefleet_actor.host_stream_to_actor import ActorStream
-from minefleet_actor.metrics.host_process_metrics import HostMetrics
+from minefleet_actor.metrics.env_host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
-from minefleet_runtime.addresses import is_loopback
+from minefleet_runtime.address_reachability import is_loopback
 from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import StateCollector
 from minefleet_runtime.process_setup import set_up_logging, stop_on_signal, switch_threads_often

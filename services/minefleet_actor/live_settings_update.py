@@ -1,6 +1,6 @@
 """Lets an actor that plays work by the live settings that come with a version."""
 
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.video.video_recorder import Camera
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError, NotFoundError
-from minefleet.core.lossy_utf8 import readable
+from minefleet.core.surrogate_replacement import readable
 from minefleet.core.tree import Tree, flatten
 from minefleet.rpc.durations import duration
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import slots_service_pb2
 from minefleet_actor.loop import Actor, Phase
 from minefleet_actor.pool import Pool

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from minefleet.launch.torchrun_variables import local_rank_here, rank_here
 from minefleet.monitoring.control_requests import LOOK_S, unanswered
 from minefleet.monitoring.journal import differing_keys, read_whole_journal
-from minefleet.monitoring.rollbacks import open_rollback
+from minefleet.monitoring.rollback_requests import open_rollback
 from minefleet.runs.checkpoint_files import newest, read_state
-from minefleet.runs.run import RUN_FILE, Run, read_run
+from minefleet.runs.run_yaml import RUN_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from minefleet.launch.rollout_manager import RolloutManager
+    from minefleet.launch.non_learner_roles_handle import RolloutManager
     from minefleet.policies import Policy
     from minefleet_learner.data.batch import Batch
-    from minefleet_learner.iteration import IterationInput
+    from minefleet_learner.iteration_input import IterationInput
     from minefleet_learner.loop import Learner
-    from minefleet_learner.training.auxiliary import AuxiliaryLoss
+    from minefleet_learner.training.custom_trainer_losses import AuxiliaryLoss
     from minefleet_runtime.role_context import RoleContext
 
 

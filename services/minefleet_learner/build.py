@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 
 from minefleet.config import TrainConfig
-from minefleet.config.shards import fragments_per_iteration
+from minefleet.config.replay_partitioning import fragments_per_iteration
 from minefleet.launch.torchrun_variables import ranks_on_this_machine
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
@@ -19,7 +19,7 @@ from minefleet.policies.policy import twin
 from minefleet.policies.weight_arrays import rounded_tensors
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter

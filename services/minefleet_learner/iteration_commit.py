@@ -25,18 +25,19 @@ from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ContractError, FencedError, GaveUpError, NotFoundError
 from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.rollbacks import undone_versions
+from minefleet.monitoring.rollback_requests import undone_versions
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
 from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.checkpoint_files import CheckpointState
-from minefleet.runs.run import RUN_FILE, Run
+from minefleet.runs.run_yaml import RUN_FILE, Run
 from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter
+from minefleet_learner.collapse_pause import Pause
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
-from minefleet_learner.iteration import IterationConfig
+from minefleet_learner.live_config import IterationConfig
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.loggers import MetricsLogger, finite
 from minefleet_learner.metrics.loop_timer import LoopTimer
@@ -44,7 +45,6 @@ from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, m
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_starvation import StepShares
-from minefleet_learner.pause import Pause
 from minefleet_learner.training.optimizer_state_arrays import TrainState, checkpoint_of
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_runtime.role_status import StatusTracker

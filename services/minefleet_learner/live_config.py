@@ -5,12 +5,14 @@
 A learner that goes on from a checkpoint reads the same lines, and so repeats them at the same iterations.
 """
 
+import json
 import logging
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from minefleet.config import FleetConfig
 from minefleet.config.live_settings import value_of, with_settings
 from minefleet.core.errors import ConfigError, RolledBackError
 from minefleet.monitoring.control_requests import (
@@ -23,12 +25,25 @@ from minefleet.monitoring.control_requests import (
     unanswered,
 )
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
+from minefleet.monitoring.rollback_requests import answer_rollback, open_rollback
 from minefleet.runs.checkpoint_files import CheckpointState
-from minefleet.runs.run import JOURNAL_FILE, Run
-from minefleet_learner.iteration import IterationConfig
+from minefleet.runs.run_yaml import JOURNAL_FILE, Run
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IterationConfig:
+    """The configuration of one iteration."""
+
+    config: FleetConfig
+    settings: Mapping[str, Any]
+    """The values of live keys that were set, by key."""
+
+    @property
+    def text(self) -> str:
+        """The settings for other roles, as canonical JSON; "" where there are none."""
+        return json.dumps(self.settings, sort_keys=True, separators=(",", ":")) if self.settings else ""
 
 
 class LiveConfig:

@@ -26,22 +26,22 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from minefleet.core.errors import RolledBackError
-from minefleet.monitoring.rollbacks import settle_rollbacks
+from minefleet.monitoring.rollback_requests import settle_rollbacks
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState, newest
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
+from minefleet_learner.collapse_pause import Pause
+from minefleet_learner.commit_queue import Backlog, room_for
 from minefleet_learner.diagnostics.parity import Parity
-from minefleet_learner.iteration import IterationInput
-from minefleet_learner.iteration_backlog import Backlog, room_for
 from minefleet_learner.iteration_commit import RESULT_FILE, IterationResult, Publisher
+from minefleet_learner.iteration_input import IterationInput
 from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.live_config import LiveConfig
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.metrics.stop_rule import Deadline
-from minefleet_learner.pause import Pause
 from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
 from minefleet_learner.training.schedules import Rates, progress, rates
 from minefleet_learner.training.update_report import UpdateReport

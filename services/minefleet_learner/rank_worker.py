@@ -21,7 +21,7 @@ from google.protobuf import json_format
 
 from minefleet.config.live_settings import with_settings
 from minefleet.rpc.replay_types import Order, Packed, Position
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.checkpoints.restore import restore
 from minefleet_learner.data.prefetcher import Prefetcher

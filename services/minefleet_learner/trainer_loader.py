@@ -13,8 +13,8 @@ from minefleet.config import TrainConfig
 from minefleet.config.root_config import OUR_TRAINER
 from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
-from minefleet.launch.rollout_manager import RolloutManager
-from minefleet.runs.run import Run
+from minefleet.launch.non_learner_roles_handle import RolloutManager
+from minefleet.runs.run_yaml import Run
 from minefleet_learner.base_trainer import BaseTrainer, PPOTrainer
 
 
@@ -53,8 +53,8 @@ def build_trainer(run: Run) -> BaseTrainer:
 
 
 if __name__ == "__main__":
+    from minefleet.core.child_process_answers import reply
     from minefleet.core.parent_death import die_with_launcher
-    from minefleet.core.subprocess_call import reply
 
     die_with_launcher()
     reply(lambda: {"trainer": find(sys.argv[1]).__qualname__})

@@ -23,7 +23,7 @@ from minefleet.core.errors import ContractError, CorruptError, NotFoundError, Ov
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import MAX_NAME_LENGTH, unique_bytes
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
-from minefleet.rpc.weights.tensor_piece_codec import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
+from minefleet.rpc.weights.tensor_message_serializer import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 from minefleet_parameters.announcer import Announcer

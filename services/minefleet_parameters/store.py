@@ -47,20 +47,13 @@ from minefleet.core.errors import (
 )
 from minefleet.rpc.weights.manifest import check_architecture, check_manifest, info_of
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
-from minefleet.rpc.weights.tensor_piece_codec import Piece
+from minefleet.rpc.weights.tensor_message_serializer import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet_parameters.store_identity import IDENTITY_FILE, StoreIdentity, check_identity, read_identity
 from minefleet_parameters.tensor_files import Span, TensorFiles, Whole, spans
-from minefleet_parameters.version_records import (
-    DISK_FULL_RETRY_S,
-    IDENTITY_FILE,
-    StoreIdentity,
-    check_identity,
-    newest_damaged,
-    read_identity,
-    read_version,
-)
+from minefleet_parameters.version_records import DISK_FULL_RETRY_S, newest_damaged, read_version
 from minefleet_parameters.weights_upload import WeightsUpload
-from minefleet_runtime.resource_exhaustion import overloaded_when_full
+from minefleet_runtime.retryable_resource_errors import overloaded_when_full
 
 SYNCS_AT_ONCE = 16
 """The file system commits so many fsyncs together."""

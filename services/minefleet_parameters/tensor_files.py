@@ -13,12 +13,12 @@ import xxhash
 
 from minefleet.core import safetensors_writer
 from minefleet.core.atomic_files import sync
-from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import CorruptError
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES
 from minefleet.core.safetensors_writer import LENGTH_BYTES, TensorRow, word_of
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_bfloat16
-from minefleet.rpc.weights.tensor_piece_codec import Piece
+from minefleet.rpc.weights.tensor_message_serializer import Piece
 from minefleet.v1 import weights_pb2
 
 logger = logging.getLogger(__name__)

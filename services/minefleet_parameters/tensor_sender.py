@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from minefleet.rpc.message_pieces import bundled
-from minefleet.rpc.weights.tensor_piece_codec import encode
+from minefleet.rpc.weights.tensor_message_serializer import encode
 from minefleet.v1 import weights_pb2
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensor_files import Span, spans

@@ -17,11 +17,11 @@ from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetEr
 from minefleet.rpc.weights.manifest import from_wire
 from minefleet.rpc.weights.version_info import read_info
 from minefleet.runs.exported_version import export
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from minefleet.v1 import weights_pb2
 from minefleet_parameters.role import versions_to_keep
 from minefleet_parameters.store import ParameterStore, open_store
-from minefleet_parameters.version_records import IDENTITY_FILE
+from minefleet_parameters.store_identity import IDENTITY_FILE
 
 Report = dict[str, Any]
 Tool = Callable[[Run, ParameterStore, argparse.Namespace], Report]

@@ -14,11 +14,11 @@ from minefleet.core.atomic_files import sync
 from minefleet.core.errors import RejectedError, UnavailableError
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
-from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
+from minefleet.rpc.weights.tensor_message_serializer import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.tensor_files import Checksums, Whole, header_of, to_data
 from minefleet_parameters.version_records import DISK_FULL_RETRY_S
-from minefleet_runtime.resource_exhaustion import overloaded_when_full
+from minefleet_runtime.retryable_resource_errors import overloaded_when_full
 
 
 class WeightsUpload:

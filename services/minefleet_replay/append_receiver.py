@@ -7,10 +7,10 @@ import xxhash
 from minefleet.core.errors import RejectedError
 from minefleet.rpc.codec import check_header
 from minefleet.rpc.message_pieces import PIECE_BYTES, Piece
-from minefleet.rpc.payload_piece_codec import parts_in
+from minefleet.rpc.payload_message_serializer import parts_in
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.engine.append import FragmentUpload
-from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.actor_step_totals import ActorCounts
 from minefleet_replay.storage.fragment_validation import check_finite, check_shapes
 
 MAX_PAYLOAD_BYTES = 256 * 2**20

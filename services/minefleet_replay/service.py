@@ -11,7 +11,7 @@ import grpc
 from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, RejectedError
 from minefleet.rpc.durations import duration, in_seconds
 from minefleet.rpc.message_pieces import bundled
-from minefleet.rpc.payload_piece_codec import SERVICE, message_of, transfer_handlers
+from minefleet.rpc.payload_message_serializer import SERVICE, message_of, transfer_handlers
 from minefleet.rpc.replay_types import ORDERS, OUTCOMES, Order, Outcome, Position
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.append_receiver import MAX_NUMBER, check_name, receive

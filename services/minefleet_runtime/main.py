@@ -14,14 +14,14 @@ from minefleet.config import EndpointConfig
 from minefleet.core.errors import EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, RolledBackError
 from minefleet.core.function_references import user_line
 from minefleet.core.parent_death import die_with_launcher
+from minefleet.core.process_exit import exit_at_once
 from minefleet.core.role_index import HELP, label_of, number_of, read_index
-from minefleet.core.subprocess_call import exit_at_once
 from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word
 from minefleet.rpc.retrier import StoppedError
-from minefleet.runs.run import METRICS_FILE, Run, read_run
+from minefleet.runs.run_yaml import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.addresses import findable
+from minefleet_runtime.address_reachability import findable
 from minefleet_runtime.cpu_time import own_stats
 from minefleet_runtime.http_endpoint import probing
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process

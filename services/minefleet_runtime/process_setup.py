@@ -12,7 +12,7 @@ import time
 from types import FrameType
 
 from minefleet.core.errors import EXIT_FAILED
-from minefleet.core.subprocess_call import ONE_REQUEST_S
+from minefleet.core.termination_signal_set import ONE_REQUEST_S
 from minefleet.launch.placement import ALL_CORES
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from minefleet.core.atomic_files import write_whole
 from minefleet.rpc.credentials import NOTHING, Credentials
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.role_status import StatusTracker
 

@@ -33,9 +33,9 @@ from tests.deploy.programs import program
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import load
-from minefleet.config.shards import spread
+from minefleet.config.replay_partitioning import spread
 from minefleet.launch.placement import ONE_THREAD_EACH
-from minefleet.runs.run import RUN_FILE, read_run
+from minefleet.runs.run_yaml import RUN_FILE, read_run
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_runtime.http_endpoint import ProbeServer
 from minefleet_runtime.role_status import StatusTracker

@@ -22,7 +22,7 @@ from minefleet.config import EndpointConfig, EnvConfig, FleetConfig, ServicesCon
 from minefleet.launch.env_policy_check import EnvPolicyCheck, check_env_and_policy
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.replay_types import Position
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 LEASE_S = 0.05
 """Longest wait for a Lease that must wait."""

@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.config import EnvConfig, FleetConfig
 from minefleet.core.schema import Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 
 @pytest.fixture

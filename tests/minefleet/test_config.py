@@ -27,7 +27,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
 from minefleet.presets import presets
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 
 MODULE = """
 print("whatever a module prints")

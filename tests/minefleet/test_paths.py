@@ -8,7 +8,7 @@ from minefleet.cli.config_arguments import split
 from minefleet.config.load import from_settings, load
 from minefleet.config.paths import mapped, there
 from minefleet.core.errors import ConfigError
-from minefleet.runs.run import LOCAL_KEYS
+from minefleet.runs.run_yaml import LOCAL_KEYS
 
 MAP = {"/nfs": "/data", "/nfs/models": "/models"}
 

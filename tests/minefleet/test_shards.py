@@ -7,10 +7,10 @@ import pytest
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import load
-from minefleet.config.shards import NUM_SHARDS, fragments_per_iteration, share, spread
+from minefleet.config.replay_partitioning import NUM_SHARDS, fragments_per_iteration, share, spread
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 SIZE = "train_config.batches_per_iteration"
 PER_CHUNK = "rollout_config.replay_buffer_config.fragments_per_chunk"

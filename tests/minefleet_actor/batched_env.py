@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from minefleet_env.import_path import load
+from minefleet_env.function_loader import load
 
 
 class Wander(gymnasium.Env[Any, Any]):

@@ -19,7 +19,7 @@ from minefleet.core.schema import Schema
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.handshake import WIRE_VERSION
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
 from minefleet_actor.pool import HostedPool
 from minefleet_actor.worlds_service import WorldsServicer

@@ -13,7 +13,7 @@ from minefleet.config import EnvConfig, FleetConfig, RolloutConfig, WorkerConfig
 from minefleet.core.tree import tree_map
 from minefleet.envs import make, schema_of
 from minefleet.monitoring.env_death_groups import read_deaths
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.env_death_recorder import DeathRecorder
 from minefleet_actor.pool import EnvPool, Kind, Pool
 

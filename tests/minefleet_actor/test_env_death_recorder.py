@@ -16,7 +16,7 @@ from tests.role_process import small_disk, wait_for
 
 from minefleet.config import EnvConfig
 from minefleet.monitoring.env_death_groups import Death, read_deaths
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.evaluation.env_death_reproduction import repeat
 from minefleet_actor.pool import EnvPool, Failure, InlinePool
 

@@ -11,14 +11,14 @@ import pytest
 from tests.role_process import RoleProcess, wait_for
 
 from minefleet.config.load import from_data
-from minefleet.launch.prepare import prepare
+from minefleet.launch.run_directory_setup import prepare
 from minefleet.monitoring.status import read_status
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 
 pytestmark = pytest.mark.fleet

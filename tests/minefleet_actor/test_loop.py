@@ -18,9 +18,9 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.policies.frozen_encoder_outputs import KEY, FrozenEncoder
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.value_norm import ValueNorm
+from minefleet.policies.stored_encoder_outputs import KEY, FrozenEncoder
 from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher

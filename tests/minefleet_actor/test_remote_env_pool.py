@@ -35,7 +35,7 @@ from minefleet.core.schema import Schema
 from minefleet.envs import make, schema_of
 from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.rpc.tensor_compression import PACKINGS, pack_bytes, unpack_bytes
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import tensor_pb2
 from minefleet.v1.worlds_service_pb2 import Hello, Result
 from minefleet_actor.pool import EnvGaveUpError, Kind, Pool

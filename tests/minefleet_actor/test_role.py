@@ -17,7 +17,7 @@ from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.role import hosts_text
 
 TIMEOUT_S = 120.0

@@ -25,7 +25,7 @@ from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 WORLD = """
 import gymnasium

@@ -18,7 +18,7 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.env_policy_check import describe_environment
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.episode_seed import episode_seed
 

@@ -11,7 +11,7 @@ import torch
 from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_learner.build import build_updater
 from minefleet_learner.data.batch import Batch, collate
 from minefleet_learner.targets.value_and_advantage_estimates import estimate

@@ -15,13 +15,13 @@ from tests.minefleet_learner.test_loop import Fleet, iterate, make_config
 
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.launch.rollout_manager import RolloutManager
+from minefleet.launch.non_learner_roles_handle import RolloutManager
 from minefleet.monitoring.control_requests import REFUSED, SET, answers_in, ask, set_lines
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.policies import build
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
-from minefleet.runs.run import JOURNAL_FILE
+from minefleet.runs.run_yaml import JOURNAL_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner import PPOTrainer, live_config
 from minefleet_learner.loop import Learner

@@ -33,7 +33,7 @@ from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint_files import newest, read, read_state
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress

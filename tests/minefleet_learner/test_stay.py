@@ -18,7 +18,7 @@ from minefleet.core.schema import Schema
 from minefleet.monitoring.control_requests import answers_in, ask
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.runs.checkpoint_files import write
-from minefleet.runs.run import RUN_FILE, Run, read_run
+from minefleet.runs.run_yaml import RUN_FILE, Run, read_run
 from minefleet_learner.__main__ import ending_of
 
 

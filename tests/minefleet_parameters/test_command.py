@@ -19,7 +19,7 @@ from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.ports import claim
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 
 Weights = dict[str, NDArray[Any]]

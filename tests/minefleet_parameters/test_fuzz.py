@@ -15,7 +15,7 @@ from tests.fuzzing import messages, mutated
 from tests.parameters_process import header_of, messages_of, pieces_of, weights_of
 from tests.role_process import TIMEOUT_S, wait_for
 
-from minefleet.core.dtypes import NUMPY_DTYPES
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES
 from minefleet.rpc.channel import connect
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import architecture_fingerprint

@@ -21,7 +21,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc import channel, handshake
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import parameters_service_pb2, parameters_service_pb2_grpc, status_service_pb2
 
 ROUNDS = 4

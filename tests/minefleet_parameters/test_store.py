@@ -22,7 +22,7 @@ from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.rpc.weights.manifest import describe, digest_of, from_wire
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError
-from minefleet.rpc.weights.tensor_piece_codec import decode
+from minefleet.rpc.weights.tensor_message_serializer import decode
 from minefleet.v1 import parameters_service_pb2, tensor_pb2, weights_pb2
 from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_parameters.tensor_sender import TensorSender

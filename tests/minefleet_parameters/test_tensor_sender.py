@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import CorruptError
 from minefleet.rpc.message_pieces import PIECE_BYTES
 from minefleet.rpc.weights.manifest import describe
-from minefleet.rpc.weights.tensor_piece_codec import Piece, cut, decode
+from minefleet.rpc.weights.tensor_message_serializer import Piece, cut, decode
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensor_files import Span

@@ -28,7 +28,7 @@ from minefleet.rpc.codec import checksum
 from minefleet.rpc.message_pieces import pieces
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.lease import LeaseRequest
@@ -37,7 +37,7 @@ from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
 from minefleet_replay.service import ReplayServicer, add_to_server
-from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
+from minefleet_replay.state.actor_step_totals import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of

@@ -4,7 +4,7 @@ import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, ServicesConfig
 from minefleet.core.schema import Leaf, Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.role_context import RoleContext
 

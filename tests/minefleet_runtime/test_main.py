@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.core.subprocess_call import ONE_REQUEST_S
-from minefleet.runs.run import Run
+from minefleet.core.termination_signal_set import ONE_REQUEST_S
+from minefleet.runs.run_yaml import Run
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0

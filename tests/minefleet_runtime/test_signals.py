@@ -21,7 +21,7 @@ print("stopped")
 """
 TWICE = """
 import signal, sys, threading, time
-from minefleet.core.subprocess_call import ONE_REQUEST_S
+from minefleet.core.termination_signal_set import ONE_REQUEST_S
 from minefleet_runtime.process_setup import stop_on_signal
 
 stopping, signum = threading.Event(), int(sys.argv[1])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from minefleet.cli import arguments_per_command
-from minefleet.cli.command_parser import CommandParser
+from minefleet.cli.intermixed_argument_parser import CommandParser
 
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
@@ -42,7 +42,13 @@ COMMANDS = {
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
-MODULES = {"eval": "evaluate", "set": "set_live_keys"}
+MODULES = {
+    "prepare": "create_run_directory",
+    "eval": "evaluate",
+    "monitor": "start_prometheus_grafana",
+    "set": "set_live_keys",
+    "snapshot": "upload_snapshot",
+}
 """Commands whose module and function have another name."""
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from minefleet.cli.argument_types import pair, positive, seed
-from minefleet.cli.command_parser import CommandParser
 from minefleet.cli.epilogs import describe_common_keys, describe_configs, describe_live_keys
+from minefleet.cli.intermixed_argument_parser import CommandParser
 from minefleet.core.role_index import HELP, read_index
 
 NEWEST = ""
@@ -49,7 +49,7 @@ def compare(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON list")
 
 
-def prepare(parser: CommandParser) -> None:
+def create_run_directory(parser: CommandParser) -> None:
     """Of `minefleet prepare`."""
     _add_settings(parser)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory (default: runs/CONFIG)")
@@ -97,7 +97,7 @@ def rollback(parser: CommandParser) -> None:
     parser.add_argument("--why", default="", metavar="TEXT", help="the reason, for the journal")
 
 
-def monitor(parser: CommandParser) -> None:
+def start_prometheus_grafana(parser: CommandParser) -> None:
     """Of `minefleet monitor`."""
     _add_run(parser)
     listen = "where Prometheus serves (default: 127.0.0.1:9090)"
@@ -186,7 +186,7 @@ def parameters(parser: CommandParser) -> None:
             action.add_argument("--version", type=positive, default=0, metavar="N", help=which)
 
 
-def snapshot(parser: CommandParser) -> None:
+def upload_snapshot(parser: CommandParser) -> None:
     """Of `minefleet snapshot`."""
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run")
     parser.add_argument("target", metavar="TARGET", help="where to, as s3://BUCKET/RUN; its older snapshot is replaced")

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.run import Run
+from minefleet.core.child_process_start import PYTHON
+from minefleet.runs.run_yaml import Run
 
 Report: TypeAlias = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from minefleet.config.checks import above, at_least
+from minefleet.config.field_validators import above, at_least
 from minefleet.core.errors import ConfigError
 from minefleet_env.process_messages import TASK_BYTES
 

@@ -10,8 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 from minefleet.config.key_docs import key_docs
 from minefleet.config.keys import all_keys, kind_of, unknown_key, wanted, whole_numbers
 from minefleet.config.load import to_object
+from minefleet.config.replay_partitioning import spread
 from minefleet.config.root_config import FleetConfig
-from minefleet.config.shards import spread
 from minefleet.core.errors import ConfigError
 
 SOURCE = "settings"

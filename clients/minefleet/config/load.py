@@ -35,9 +35,9 @@ from minefleet.config.yaml_text import (
     read_preset,
     read_yaml,
 )
+from minefleet.core.child_process_start import Start, start_fresh
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.core.tree import flatten
 from minefleet.presets import presets
 

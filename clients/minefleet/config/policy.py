@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import at_least, finite, one_of
+from minefleet.config.field_validators import at_least, finite, one_of
 from minefleet.core.errors import ConfigError
 
 

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from minefleet.core.child_process_answers import ask
+from minefleet.core.child_process_start import Start, start_fresh
 from minefleet.core.errors import ConfigError
-from minefleet.core.subprocess_call import Start, ask, start_fresh
 
 SETTINGS = "online_dict"
 GENERATORS = {"env_generator": "env", "policy_generator": "policy"}
@@ -57,8 +58,8 @@ def _plain(settings: Any, path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    from minefleet.core.child_process_answers import reply
     from minefleet.core.parent_death import die_with_launcher
-    from minefleet.core.subprocess_call import reply
 
     die_with_launcher()
     reply(lambda: answer(Path(sys.argv[1])))

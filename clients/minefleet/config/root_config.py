@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import above, at_least, finite, host_port
 from minefleet.config.env import EnvConfig
+from minefleet.config.field_validators import above, at_least, finite, host_port
 from minefleet.config.live_field import live
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig

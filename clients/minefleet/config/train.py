@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from minefleet.config.checks import above, at_least, divides, points, whole_or_share, within
+from minefleet.config.field_validators import above, at_least, divides, points, whole_or_share, within
 from minefleet.config.live_field import live
 from minefleet.core.errors import ConfigError
 

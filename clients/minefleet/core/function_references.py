@@ -1,4 +1,4 @@
-"""Finds functions as environment processes do: see `minefleet_env.import_path`. What is wrong is a `ConfigError`.
+"""Finds functions as environment processes do: see `minefleet_env.function_loader`. What is wrong is a `ConfigError`.
 
 Also finds the user's own line in an error.
 """
@@ -16,7 +16,7 @@ from types import ModuleType
 from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError
 from minefleet.core.notebook_cells import CELLS, source_of
-from minefleet_env import import_path
+from minefleet_env import function_loader
 from minefleet_env.errors import RefusedError
 
 OURS = re.compile(r"minefleet(_(actor|env|learner|parameters|replay|runtime|serial))?(\.|$)")
@@ -30,7 +30,7 @@ def load(reference: str) -> Callable[..., object]:
         ConfigError: If the reference has no ':', or names no module, file or callable.
     """
     with refusing():
-        return import_path.load(reference)
+        return function_loader.load(reference)
 
 
 def reference_of(function: Callable[..., object], folder: Path | None = None) -> str:
@@ -49,7 +49,7 @@ def reference_of(function: Callable[..., object], folder: Path | None = None) ->
             f"{name or function!r} cannot be found by file and name: define it with `def` at the top of a file"
         )
     assert module is not None
-    if import_path.is_loaded_file(module):
+    if function_loader.is_loaded_file(module):
         raise ConfigError(
             f"{module.__file__} starts a fleet while one of its processes imports it: put that below "
             '`if __name__ == "__main__":`'
@@ -75,7 +75,7 @@ def load_file(path: Path) -> ModuleType:
         ConfigError: If there is no such file.
     """
     with refusing():
-        return import_path.load_file(path)
+        return function_loader.load_file(path)
 
 
 @contextmanager

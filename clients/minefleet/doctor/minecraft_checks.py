@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.doctor.finding import Finding, Level, ask
-from minefleet_env.minecraft import minestudio_jar
+from minefleet_env.minecraft import minestudio_jar_path
 
 GUIDE = "docs/minecraft.md"
 MINERL, MINESTUDIO = "minerl", "minestudio"
@@ -26,7 +26,7 @@ def check_minecraft(looked: Mapping[str, Any]) -> Iterator[Finding]:
         yield _engine(MINERL, Path(looked["minerl"], "MCP-Reborn", JAR), "build it with MineRL's own setup")
     if MINESTUDIO in looked["packages"]:
         fetch = f"fetch it with `{looked['name']} -m minestudio.simulator.entry -y`, and set MINESTUDIO_DIR"
-        yield _engine(MINESTUDIO, minestudio_jar.jar(), fetch)
+        yield _engine(MINESTUDIO, minestudio_jar_path.jar(), fetch)
 
 
 def _java() -> Finding:

@@ -23,7 +23,7 @@ Env = gymnasium.Env[Any, Any]
 
 _OURS = {
     "minefleet/Recall-v0": "minefleet.envs.recall:Recall",
-    "minefleet/Corridor-v0": "minefleet.envs.corridor:Corridor",
+    "minefleet/Corridor-v0": "minefleet.envs.truncation_corridor:Corridor",
     "minefleet/Crafter-v0": "minefleet.envs.crafter:Crafter",
 }
 for _id, _entry_point in _OURS.items():

@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minefleet.config import FleetConfig
+from minefleet.core.child_process_answers import ask, file_in_memory, read_answer, read_last_line, reply
+from minefleet.core.child_process_start import Start, start_fresh
 from minefleet.core.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
-from minefleet.core.subprocess_call import Start, ask, file_in_memory, read_answer, read_last_line, reply, start_fresh
-from minefleet.runs.run import from_dict, to_dict
+from minefleet.runs.run_yaml import from_dict, to_dict
 from minefleet_env import interpreter_command, process_tree
 from minefleet_env.env_probe import CLOSE_S
 from minefleet_env.errors import in_one_line

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from minefleet.core.child_process_start import PYTHON, Process, Start, start_fresh
 from minefleet.core.errors import EXIT_AGAIN
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import PYTHON, Process, Start, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH, ProcessPlacement
 
 FAST_DEATH_S = 20.0

@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from minefleet.core.child_process_start import Start, start_fresh
 from minefleet.core.errors import EXIT_AGAIN, EXIT_CONFIG, EXIT_GAVE_UP
-from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
-from minefleet.core.termination_signals import stop_signals
+from minefleet.core.termination_signal_set import ONE_REQUEST_S, stop_signals
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, place
 from minefleet.launch.ports import free_port, is_elsewhere
@@ -41,7 +41,7 @@ from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, q
 from minefleet.launch.torchrun_variables import LEARNER, LOOPBACK, is_rank, variables
 from minefleet.monitoring.journal import record_restart
 from minefleet.monitoring.scrape_targets import keep_targets
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
 """Of the stages of a run."""

@@ -5,14 +5,15 @@ import os
 from pathlib import Path
 
 from minefleet.config import FleetConfig, TrainConfig
+from minefleet.config.replay_partitioning import NUM_SHARDS
 from minefleet.config.root_config import OUR_TRAINER
-from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
+from minefleet.core.child_process_answers import ask
+from minefleet.core.child_process_start import Start, start_fresh
 from minefleet.core.errors import ConfigError
-from minefleet.core.subprocess_call import Start, ask, start_fresh
 from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.exported_version import is_exported
-from minefleet.runs.run import RUN_FILE, Run, read_architecture
+from minefleet.runs.run_yaml import RUN_FILE, Run, read_architecture
 from minefleet.runs.trained_policy import inspect_policy
 
 IDENTITY_FILE = "identity.json"

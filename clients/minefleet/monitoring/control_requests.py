@@ -26,7 +26,7 @@ from minefleet.config.live_settings import with_settings
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import Line, append, read_whole_journal
 from minefleet.monitoring.jsonl_tail import last_row
-from minefleet.runs.run import METRICS_FILE, Run
+from minefleet.runs.run_yaml import METRICS_FILE, Run
 
 REQUEST, SET, ROLLBACK, REFUSED, PAUSE = "request", "set", "rollback", "refused", "pause"
 ANSWERS = (SET, ROLLBACK, REFUSED, PAUSE)

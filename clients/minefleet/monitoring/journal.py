@@ -29,7 +29,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.file_tail import last_lines
 from minefleet.monitoring.jsonl_tail import AXES, last_row, parse_row
 from minefleet.runs.checkpoint_files import CheckpointState, newest
-from minefleet.runs.run import JOURNAL_FILE, METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.runs.run_yaml import JOURNAL_FILE, METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
 
 logger = logging.getLogger(__name__)
 

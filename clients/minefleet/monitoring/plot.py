@@ -12,7 +12,7 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.monitoring.control_requests import ROLLBACK, set_lines
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 
 CURVE_FILE = "curve.png"
 MAX_POINTS = 2000

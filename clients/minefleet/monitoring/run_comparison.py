@@ -15,7 +15,7 @@ import numpy as np
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.runs.run import LOCAL_KEYS, Run, flat_keys, read_run, run_directories, to_dict
+from minefleet.runs.run_yaml import LOCAL_KEYS, Run, flat_keys, read_run, run_directories, to_dict
 
 SEED = "seed"
 RESUME = "train_config.resume"

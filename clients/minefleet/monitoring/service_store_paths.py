@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minefleet.monitoring.status import ROLES_DIRECTORY
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

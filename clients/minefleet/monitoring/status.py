@@ -17,7 +17,7 @@ from minefleet.rpc.credentials import KEY_FILE, OPERATOR, ROLES, Credentials, re
 from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import role_word, state_word
 from minefleet.rpc.rpc_errors import translated
-from minefleet.runs.run import METRICS_FILE, Run, read_run
+from minefleet.runs.run_yaml import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"

@@ -9,15 +9,15 @@ from minefleet.config.paths import there
 from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.policies import frozen_encoder_outputs
+from minefleet.policies import stored_encoder_outputs
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.layers.encoders import encoder
 from minefleet.policies.minestudio.adapter import MinePolicyAdapter, is_mine_policy
 from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
-from minefleet.policies.vpt.policy_generator import check_fits
-from minefleet_env.minecraft import minestudio_stand_ins
+from minefleet.policies.vpt.policy_factory import check_fits
+from minefleet_env.minecraft import minestudio_import_shim
 
 SCHEMA = "schema"
 """A parameter of a generator."""
@@ -50,7 +50,7 @@ def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | No
 
 def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]) -> Policy:
     reference = config.generator
-    minestudio_stand_ins.serve(partial(_load_vpt_policy, path_map))
+    minestudio_import_shim.serve(partial(_load_vpt_policy, path_map))
     generator = function_references.load(reference)
     arguments = dict.fromkeys(_schema_arguments(generator), schema) | config.kwargs
     try:
@@ -80,7 +80,7 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
     policy.frozen = [key for key, parameter in policy.named_parameters() if not parameter.requires_grad]
     if config.frozen_encoder:
         called = policy.policy if isinstance(policy, MinePolicyAdapter) else policy
-        frozen_encoder_outputs.freeze(policy, called, config.frozen_encoder, schema)
+        stored_encoder_outputs.freeze(policy, called, config.frozen_encoder, schema)
     return policy.cpu()
 
 

@@ -15,7 +15,7 @@ from minefleet.policies.layers.obs_norm import ObsNorm
 from minefleet.policies.layers.value_norm import ValueNorm
 
 if TYPE_CHECKING:
-    from minefleet.policies.frozen_encoder_outputs import FrozenEncoder
+    from minefleet.policies.stored_encoder_outputs import FrozenEncoder
 
 
 @dataclass(frozen=True, slots=True)

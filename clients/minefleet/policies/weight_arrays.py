@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import ConfigError, ContractError
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES
 from minefleet.policies.policy import Policy
 from minefleet.rpc.weights import manifest
 

@@ -32,7 +32,7 @@ from minefleet.rpc.weights.manifest import (
 )
 from minefleet.rpc.weights.missing_tensors_refusal import MissingTensorsError, missing_digests
 from minefleet.rpc.weights.tensor_downloads import Downloads
-from minefleet.rpc.weights.tensor_piece_codec import cut, encode, fetch_call, pieces_in, publish_call
+from minefleet.rpc.weights.tensor_message_serializer import cut, encode, fetch_call, pieces_in, publish_call
 from minefleet.rpc.weights.version_info import Epoch, VersionInfo, read_info
 from minefleet.rpc.weights.version_watch import Watch
 from minefleet.v1 import parameters_service_pb2 as pb

@@ -12,7 +12,7 @@ from minefleet.rpc.channel import CALL_TIMEOUT_S
 from minefleet.rpc.drop_record import DropRecord
 from minefleet.rpc.durations import duration
 from minefleet.rpc.message_pieces import bundled, pieces
-from minefleet.rpc.payload_piece_codec import append_call, message_of, read_call
+from minefleet.rpc.payload_message_serializer import append_call, message_of, read_call
 from minefleet.rpc.replay_types import (
     NO_POSITION,
     ORDERS,

@@ -7,7 +7,7 @@ import grpc
 
 from minefleet.core.errors import InternalError
 from minefleet.rpc.message_pieces import Piece
-from minefleet.rpc.payload_piece_codec import parts_in
+from minefleet.rpc.payload_message_serializer import parts_in
 from minefleet.rpc.replay_types import Name, Packed
 from minefleet.v1 import fragment_pb2, replay_service_pb2
 

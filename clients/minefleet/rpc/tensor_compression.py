@@ -9,8 +9,8 @@ import lz4.frame
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.core.dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.core.errors import RejectedError
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.rpc.weights.bfloat16 import from_bfloat16, to_bfloat16
 from minefleet.v1 import tensor_pb2
 

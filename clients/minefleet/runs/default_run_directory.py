@@ -7,7 +7,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from minefleet.core.errors import ConfigError
-from minefleet.runs.run import RUN_FILE
+from minefleet.runs.run_yaml import RUN_FILE
 
 RUNS = Path("runs")
 """Run directories lie here unless named, below the current folder."""

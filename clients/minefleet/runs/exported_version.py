@@ -17,11 +17,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from minefleet.core.atomic_files import appearing, write_durably
-from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import ConfigError
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES
 from minefleet.core.safetensors_writer import TensorRow, word_of, write_tensors
 from minefleet.rpc.weights.version_info import VersionInfo
-from minefleet.runs.run import RUN_FILE, VERSION_FILE, Run
+from minefleet.runs.run_yaml import RUN_FILE, VERSION_FILE, Run
 from minefleet.v1 import weights_pb2
 
 MODEL_FILE = "model.safetensors"

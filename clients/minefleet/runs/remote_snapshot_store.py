@@ -23,7 +23,7 @@ from minefleet.core.atomic_files import appearing, write_durably
 from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.runs.checkpoint_files import BEST, LATEST, numbered, read_state
 from minefleet.runs.checkpoint_retention import hold
-from minefleet.runs.run import JOURNAL_FILE, Run
+from minefleet.runs.run_yaml import JOURNAL_FILE, Run
 from minefleet.runs.trained_policy import hold_checkpoint
 
 OBJECTS = ("snapshot-", "file-")

@@ -11,7 +11,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint_files import STATE_FILE, newest, read_policy, read_state
 from minefleet.runs.checkpoint_retention import hold
 from minefleet.runs.exported_version import CONFIG_FILE, is_exported, read_exported, read_model
-from minefleet.runs.run import RUN_FILE, Run, read_run
+from minefleet.runs.run_yaml import RUN_FILE, Run, read_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

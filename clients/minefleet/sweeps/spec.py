@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from minefleet.config import FleetConfig
-from minefleet.config.checks import at_least
+from minefleet.config.field_validators import at_least
 from minefleet.config.load import load
 from minefleet.config.yaml_text import read_yaml
 from minefleet.core.errors import ConfigError

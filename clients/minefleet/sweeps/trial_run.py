@@ -13,13 +13,13 @@ from optuna.trial import Trial
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import load
+from minefleet.core.child_process_start import PYTHON
 from minefleet.core.errors import ConfigError
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import PYTHON
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.monitoring.run_comparison import last_value, value_of
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
-from minefleet.runs.run import METRICS_FILE, RUN_FILE, read_run
+from minefleet.runs.run_yaml import METRICS_FILE, RUN_FILE, read_run
 from minefleet.sweeps.study import Study
 
 POLL_S = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from minefleet.core.lossy_utf8 import readable
+from minefleet.core.surrogate_replacement import readable
 from minefleet.monitoring.status import LOOPBACK_HOSTS
 
 COOKIE = "minefleet-watch"

@@ -21,9 +21,9 @@ from starlette.staticfiles import StaticFiles
 
 from minefleet.core.errors import ContractError, FleetError, NotFoundError, RejectedError
 from minefleet.core.file_tail import last_lines
-from minefleet.core.lossy_utf8 import readable
+from minefleet.core.surrogate_replacement import readable
 from minefleet.monitoring.jsonl_tail import AXES
-from minefleet.runs.run import METRICS_FILE
+from minefleet.runs.run_yaml import METRICS_FILE
 from minefleet.watch import watched_runs as runs
 from minefleet.watch.curves import read_curves
 from minefleet.watch.machine_load import machine_load

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from minefleet.core.errors import FleetError, NotFoundError
-from minefleet.core.lossy_utf8 import readable
+from minefleet.core.surrogate_replacement import readable
 from minefleet.core.tree import flatten
 from minefleet.launch.torchrun_variables import LEARNER, is_rank
 from minefleet.monitoring.control_requests import ROLLBACK
@@ -25,7 +25,7 @@ from minefleet.monitoring.status import is_of_this_machine, read_cards, read_sta
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint_files import numbered, read_state
 from minefleet.runs.episode_table import read_last_episodes
-from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, read_run, run_directories, to_dict
+from minefleet.runs.run_yaml import METRICS_FILE, RUN_FILE, Run, read_run, run_directories, to_dict
 from minefleet.watch.curves import Row, has_place, numbers, read_curves
 
 MARKED_POINTS = 2000

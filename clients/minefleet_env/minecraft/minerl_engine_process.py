@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet_env.errors import RefusedError
-from minefleet_env.minecraft.engine_log import ended_at_start
+from minefleet_env.minecraft.engine_start_error import ended_at_start
 
 GUIDE = "docs/minecraft.md says how to install it"
 VERSION = "1."

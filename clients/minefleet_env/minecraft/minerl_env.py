@@ -25,7 +25,7 @@ from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, to_engine
 from minefleet_env.minecraft.display import provide_display
 from minefleet_env.minecraft.minerl_engine_process import import_minerl, kill, launched
-from minefleet_env.minecraft.minerl_spec import COUNTS, POV, known_events, prune, registered, start_with
+from minefleet_env.minecraft.minerl_spec_overrides import COUNTS, POV, known_events, prune, registered, start_with
 from minefleet_env.minecraft.rewards import Rewards, rules_of
 from minefleet_env.minecraft.vpt_resize import resizer
 

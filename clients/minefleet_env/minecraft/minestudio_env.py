@@ -19,7 +19,7 @@ from gymnasium.utils import seeding
 
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, one
-from minefleet_env.minecraft.engine_log import ended_at_start
+from minefleet_env.minecraft.engine_start_error import ended_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 from minefleet_env.discounted_step_rewards import STEP_REWARDS
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.space_conversion import join
+from minefleet_env.wrappers.action_mask_validation import MASK
 from minefleet_env.wrappers.image_transforms import grey, resizer
-from minefleet_env.wrappers.masks import MASK
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]

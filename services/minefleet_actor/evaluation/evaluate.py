@@ -12,7 +12,7 @@ import numpy as np
 from minefleet.core.crafter_score import score
 from minefleet.core.errors import FleetError
 from minefleet.launch.env_policy_check import describe_environment
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from minefleet.runs.trained_policy import TrainedPolicy, inspect_policy, read_weights
 from minefleet_actor.evaluation.player import Played, make_player
 

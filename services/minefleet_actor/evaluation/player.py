@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
 from minefleet.policies import build
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.compiled_forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner

@@ -23,7 +23,7 @@ from minefleet.core.errors import FleetError, GaveUpError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, tree_map
-from minefleet.runs.run import from_dict
+from minefleet.runs.run_yaml import from_dict
 from minefleet_actor.evaluation.env_check_report import EnvCheckReport, describe, describe_spaces
 from minefleet_actor.evaluation.env_death_reproduction import repeat
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool

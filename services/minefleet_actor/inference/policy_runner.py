@@ -21,7 +21,7 @@ from minefleet.policies import Policy
 from minefleet.policies.policy import twin
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet_actor.inference.compiled_forward import Forward, ForwardOptions
-from minefleet_actor.inference.policy_copy import PolicyCopy
+from minefleet_actor.inference.per_version_policy import PolicyCopy
 from minefleet_actor.inference.policy_outputs import Mask, PolicyEvaluation, PolicyStep, Slots, joined
 from minefleet_actor.inference.weight_memory_format import lay_out
 

@@ -14,7 +14,8 @@ from prometheus_client.registry import Collector
 
 from minefleet.monitoring.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
-from minefleet_actor.metrics.rates import DurationHistogram, RateMeter
+from minefleet_actor.metrics.duration_histogram import DurationHistogram
+from minefleet_actor.metrics.rate_meter import RateMeter
 from minefleet_actor.metrics.wait_time_breakdown import SlotTimer
 from minefleet_env.process_messages import FAILURES
 from minefleet_runtime.counter_window import Recent

@@ -6,12 +6,12 @@ from functools import partial
 
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
-from minefleet.runs.run import Shard
+from minefleet.runs.run_yaml import Shard
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.stream_router import ShardConnection
 from minefleet_actor.replay_io.uploader import FragmentUploader
-from minefleet_runtime.addresses import is_loopback
+from minefleet_runtime.address_reachability import is_loopback
 from minefleet_runtime.role_context import RoleContext
 
 

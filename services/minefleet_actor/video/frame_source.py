@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError
 from minefleet.core.tree import flatten
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.pool import Pool
 from minefleet_actor.video.picture import pixel_path
 

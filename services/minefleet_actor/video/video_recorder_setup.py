@@ -3,7 +3,7 @@
 import logging
 
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import Pool
 from minefleet_actor.replay_io.stream_router import StreamRouter

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from minefleet.policies.layers.mergeable_moments import Moments, moments_of
-from minefleet_learner.algorithms.importance_weights import capped
 from minefleet_learner.algorithms.shapes import check_shapes
+from minefleet_learner.algorithms.truncated_importance_ratio import capped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minefleet_learner.algorithms.importance_weights import capped
 from minefleet_learner.algorithms.reverse_scan import accumulate, discounts
 from minefleet_learner.algorithms.shapes import check_shapes
+from minefleet_learner.algorithms.truncated_importance_ratio import capped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import time
 
 from minefleet.core.errors import ConfigError, FencedError
 from minefleet.runs.remote_snapshot_store import Names, SnapshotStore
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from minefleet.core.errors import RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.data.decode_ahead import DecodeAhead
-from minefleet_learner.data.lazy_obs import LazyObs, places, stack
+from minefleet_learner.data.unpacked_observations import LazyObs, places, stack
 
 Name = tuple[str, int]
 """Stream and sequence of a fragment."""

@@ -16,8 +16,8 @@ import torch
 from minefleet.rpc.codec import HalfPacked
 from minefleet_learner.data.batch import Batch, collate_steps, filled
 from minefleet_learner.data.decode_ahead import DecodeAhead
-from minefleet_learner.data.lazy_obs import stack
 from minefleet_learner.data.to_device import Uploader
+from minefleet_learner.data.unpacked_observations import stack
 
 logger = logging.getLogger(__name__)
 

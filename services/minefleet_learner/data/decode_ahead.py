@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from minefleet.core.tree import Tree, tree_map
-from minefleet_learner.data.lazy_obs import LazyObs, Row, stack
 from minefleet_learner.data.to_device import Uploader
+from minefleet_learner.data.unpacked_observations import LazyObs, Row, stack
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

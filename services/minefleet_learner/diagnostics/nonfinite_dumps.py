@@ -21,12 +21,12 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, newest, read, write
-from minefleet.runs.run import RUN_FILE, Run, read_run
+from minefleet.runs.run_yaml import RUN_FILE, Run, read_run
 from minefleet_learner.algorithms.ppo import StepTargets
 from minefleet_learner.checkpoints.restore import take_snapshot
 from minefleet_learner.data.batch import OF_TENSORS, Batch
 from minefleet_learner.data.sequence_windows import Pieces
-from minefleet_learner.targets.epoch_data import Prepared
+from minefleet_learner.targets.epoch_preparation import Prepared
 from minefleet_learner.training.optimizer_step import BAD_STEPS
 from minefleet_learner.training.schedules import Rates
 from minefleet_learner.training.updater import BadStep, Updater

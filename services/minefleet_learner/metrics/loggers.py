@@ -14,7 +14,7 @@ from typing import Any
 from minefleet.monitoring.jsonl_tail import rows_backwards, whole_bytes
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.episode_table import EPISODE_COLUMNS
-from minefleet.runs.run import WHOLE_CONFIG_FILE, Run, to_dict
+from minefleet.runs.run_yaml import WHOLE_CONFIG_FILE, Run, to_dict
 from minefleet.v1 import episode_pb2
 from minefleet_learner.metrics.metrics_row import episode_row, tag
 from minefleet_learner.trackers import tracker

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from minefleet.policies.layers.mergeable_moments import Moments, moments_of
-from minefleet_learner.algorithms.importance_weights import Weights, weigh
+from minefleet_learner.algorithms.importance_weight_statistics import Weights, weigh
 from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.targets.value_and_advantage_estimates import Estimates
 

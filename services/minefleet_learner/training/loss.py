@@ -13,7 +13,7 @@ from minefleet.config import TrainConfig
 from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy, PolicyOutput
 from minefleet_learner.algorithms.ppo import PPOCoefs, PPOLoss, masked_mean, ppo_loss
-from minefleet_learner.targets.epoch_data import Prepared
+from minefleet_learner.targets.epoch_preparation import Prepared
 from minefleet_learner.targets.forward_passes import compute_dtype, evaluate_pieces, gather
 from minefleet_learner.training.schedules import Rates
 

@@ -30,11 +30,11 @@ from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.minibatch_sampling import draw
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, RanksError
 from minefleet_learner.targets.batch_statistics import BatchStats, measure_batch
-from minefleet_learner.targets.epoch_data import Prepared, Preparer
+from minefleet_learner.targets.epoch_preparation import Prepared, Preparer
 from minefleet_learner.targets.forward_passes import acted_on, has_memory
-from minefleet_learner.targets.reference_recurrent_states import build_carrier
+from minefleet_learner.targets.reference_policy_state_cache import build_carrier
 from minefleet_learner.targets.value_and_advantage_estimates import Estimates, estimate
-from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
+from minefleet_learner.training.custom_trainer_losses import Auxiliary, AuxiliaryLoss
 from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective
 from minefleet_learner.training.optimizer_state_arrays import Arrays, digest

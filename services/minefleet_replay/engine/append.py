@@ -11,12 +11,12 @@ from minefleet.rpc.replay_types import Outcome
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
-from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
+from minefleet_replay.state.actor_step_totals import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import NO_LOCATION, Chunk
 from minefleet_replay.state.deduplication import ChunkName, StreamNames
 from minefleet_replay.state.ledger_totals import Reason, bucket_of
 from minefleet_replay.state.step_fates_by_task import PLAYED
-from minefleet_replay.state.task_sampler import TaskSampler
+from minefleet_replay.state.task_curriculum import TaskSampler
 from minefleet_replay.storage.row_codec import ACTOR, GONE_ACTORS, FragmentRow, names_row, number_key
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from minefleet.core.errors import CorruptError
 from minefleet_replay.state.ledger_totals import Ledger
 from minefleet_replay.storage.rocksdb_store import Store, StoreBatch
 from minefleet_replay.storage.row_codec import LEDGER, UNEXPLAINED, number_key
-from minefleet_runtime.resource_exhaustion import overloaded_when_full
+from minefleet_runtime.retryable_resource_errors import overloaded_when_full
 
 logger = logging.getLogger(__name__)
 

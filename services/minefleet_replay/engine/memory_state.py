@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from struct import error as StructError  # noqa: N812  # It is a class.
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.state.actor_progress import ActorCounts, ActorProgress
+from minefleet_replay.state.actor_step_totals import ActorCounts, ActorProgress
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName, ChunkNames
 from minefleet_replay.state.index import Index

@@ -24,7 +24,7 @@ from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.chunk_grants import RateLimiter
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.state.task_sampler import TaskSampler
+from minefleet_replay.state.task_curriculum import TaskSampler
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity, write_identity
 from minefleet_replay.storage.open_rocksdb import has_remains, lock_store, open_store
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads

@@ -15,7 +15,7 @@ from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.chunk_grants import RateLimiter
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.disk_budget import row_weight
+from minefleet_replay.state.disk_budget_split import row_weight
 from minefleet_replay.state.fair_share_admission import Balance
 from minefleet_replay.state.lease_forecast import LeaseClock
 from minefleet_replay.state.ledger_totals import Amount, Bucket, Ledger, Reason, bucket_of
@@ -23,7 +23,7 @@ from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.state.step_fates_by_task import PLAYED, TRAINED, StepCounter
 from minefleet_replay.state.stream_pace import Streams
-from minefleet_replay.state.task_sampler import TaskSampler
+from minefleet_replay.state.task_curriculum import TaskSampler
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb_store import Family, Store, StoreBatch
 from minefleet_replay.storage.row_codec import LEDGER, RUN_STATE, drop_row, number_key

@@ -22,7 +22,7 @@ from sortedcontainers import SortedDict, SortedList
 from minefleet.rpc.replay_types import Order
 from minefleet_replay.state.chunk import Age, Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.disk_budget import row_weight
+from minefleet_replay.state.disk_budget_split import row_weight
 
 
 class Index:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from minefleet.config.shards import fragments_per_iteration, share
-from minefleet.runs.run import Run
+from minefleet.config.replay_partitioning import fragments_per_iteration, share
+from minefleet.runs.run_yaml import Run
 from minefleet_replay.state.deduplication import MAX_STREAMS
-from minefleet_replay.state.disk_budget import MAX_RECORDS, DiskBudget
+from minefleet_replay.state.disk_budget_split import MAX_RECORDS, DiskBudget
 
 LIVE_LIMITS = ("max_reuse", "max_staleness", "balance", "task_weights", "balance_limit")
 

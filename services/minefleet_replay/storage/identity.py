@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ContractError, CorruptError
-from minefleet_runtime.resource_exhaustion import overloaded_when_full
+from minefleet_runtime.retryable_resource_errors import overloaded_when_full
 
 FILE = "identity.json"
 

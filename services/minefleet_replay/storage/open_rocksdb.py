@@ -7,7 +7,7 @@ from typing import BinaryIO, Literal
 from rocksdict import AccessType, DBCompressionType, DBRecoveryMode, Options, Rdict
 
 from minefleet.core.errors import ConflictError
-from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, DiskBudget
+from minefleet_replay.state.disk_budget_split import BUFFERS, EVENT_LOGS, DiskBudget
 from minefleet_replay.storage.rocksdb_store import DATABASE, FAMILIES, Store, translated_storage
 
 Purpose = Literal["serve", "create", "look"]

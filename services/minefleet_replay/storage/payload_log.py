@@ -21,7 +21,7 @@ from minefleet.core.errors import CorruptError
 from minefleet.rpc.message_pieces import PIECE_BYTES, Piece
 from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.rocksdb_store import StorageError
-from minefleet_runtime.resource_exhaustion import overloaded_when_full
+from minefleet_runtime.retryable_resource_errors import overloaded_when_full
 
 SUFFIX = ".payloads"
 

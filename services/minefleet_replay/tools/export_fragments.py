@@ -24,7 +24,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import flatten, join
 from minefleet.monitoring.service_store_paths import StoreLocation
 from minefleet.rpc.codec import decode
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.stored_fragments import ReadItem, read
 from minefleet_replay.state.chunk import Chunk

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.drop_record_queries import read_drop
-from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.actor_step_totals import ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName, StreamNames
 from minefleet_replay.state.lease_table import LeaseTable, read_rows

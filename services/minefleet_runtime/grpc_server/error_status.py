@@ -29,7 +29,7 @@ from minefleet.core.errors import (
 )
 from minefleet.rpc.durations import duration
 from minefleet.rpc.retrier import StoppedError
-from minefleet_runtime.resource_exhaustion import SHORTAGES
+from minefleet_runtime.retryable_resource_errors import SHORTAGES
 
 logger = logging.getLogger(__name__)
 

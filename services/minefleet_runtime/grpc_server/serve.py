@@ -16,12 +16,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.channel import FRAMES, KEEPALIVE, MESSAGE_BYTES
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
-from minefleet_runtime.addresses import await_free_port, findable, is_loopback
+from minefleet_runtime.address_reachability import findable, is_loopback
 from minefleet_runtime.grpc_server.access import Access
 from minefleet_runtime.grpc_server.health import AioHealth, Health
 from minefleet_runtime.grpc_server.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.grpc_server.status_service import AioStatusServicer, StatusServicer
 from minefleet_runtime.metrics import RpcMetrics
+from minefleet_runtime.port_wait import await_free_port
 from minefleet_runtime.process_setup import allow_open_files
 from minefleet_runtime.role_context import RoleContext
 

@@ -19,7 +19,7 @@ from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version_info import read_info
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.exported_version import export
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from minefleet.v1 import weights_pb2
 
 Done = subprocess.CompletedProcess[str]

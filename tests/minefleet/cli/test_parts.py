@@ -19,7 +19,7 @@ from minefleet.monitoring.control_requests import PAUSE
 from minefleet.monitoring.journal import append
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.default_run_directory import fresh_directory
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.runs.trained_policy import find_checkpoint
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}

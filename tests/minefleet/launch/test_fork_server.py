@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from minefleet.config.load import load
+from minefleet.core.child_process_answers import ask
+from minefleet.core.child_process_start import PYTHON, Process
 from minefleet.core.errors import ConfigError
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import PYTHON, Process, ask
 from minefleet.launch.fork_server import ForkedProcess, ForkServer
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 
 END_S = 60.0
 """By which the kernel has ended what is tied to a dead process."""
@@ -87,7 +88,7 @@ def test_forked_processes_die_with_the_launcher(tmp_path: Path) -> None:
     (tmp_path / "talk.py").write_text(TALK)
     launcher = """import os, sys
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import PYTHON
+from minefleet.core.child_process_start import PYTHON
 from minefleet.launch.fork_server import ForkServer
 server = ForkServer()
 process = server.start([*PYTHON, "talk", "wait"], {**os.environ, **tied()}, 2)

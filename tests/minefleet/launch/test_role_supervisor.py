@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from minefleet.config.load import load
-from minefleet.config.shards import NUM_SHARDS, spread
+from minefleet.config.replay_partitioning import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
 from minefleet.launch import machine, role_supervisor
 from minefleet.launch.placement import ProcessPlacement
 from minefleet.launch.role_process import RoleProcess
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, supervisor
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0

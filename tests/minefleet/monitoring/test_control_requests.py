@@ -21,7 +21,7 @@ from minefleet.monitoring.control_requests import (
     unanswered,
 )
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.runs.run import JOURNAL_FILE
+from minefleet.runs.run_yaml import JOURNAL_FILE
 
 KEYS = ("a", "b")
 WORDS = st.sampled_from([SET, ROLLBACK, REFUSED, PAUSE, REQUEST, "start", "resume", "restart"])

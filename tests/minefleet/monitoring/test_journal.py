@@ -10,7 +10,7 @@ from minefleet.config import EnvConfig, FleetConfig
 from minefleet.core.schema import Schema
 from minefleet.monitoring.journal import read_journal, record_restart, record_start
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 PLACE: dict[str, Any] = {"iteration": 2, "env_steps": 64, "wall_s": 1.5}
 

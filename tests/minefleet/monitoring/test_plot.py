@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from minefleet.config.load import load
-from minefleet.core.subprocess_call import PYTHON
+from minefleet.core.child_process_start import PYTHON
 from minefleet.monitoring.journal import append
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.plot import draw, make_figure
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 
 def write_rows(run: Run, count: int) -> None:

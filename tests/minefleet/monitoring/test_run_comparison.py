@@ -9,7 +9,7 @@ from minefleet.config import EnvConfig, FleetConfig, TrainConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.monitoring.run_comparison import compare
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 RETURN = "episode_return_mean"
 

@@ -17,7 +17,7 @@ from minefleet.launch.ports import free_port
 from minefleet.monitoring.status import ask, read_cards, read_status
 from minefleet.rpc import certificates
 from minefleet.rpc.credentials import NOTHING, Credentials, read_credentials
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext

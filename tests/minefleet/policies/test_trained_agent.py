@@ -27,7 +27,7 @@ from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.exported_version import export
-from minefleet.runs.run import RUN_FILE, Run
+from minefleet.runs.run_yaml import RUN_FILE, Run
 from minefleet.runs.trained_policy import read_trained
 from minefleet_env.errors import EnvError
 

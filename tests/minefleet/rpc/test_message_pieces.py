@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.rpc.message_pieces import PIECE_BYTES
-from minefleet.rpc.weights.tensor_piece_codec import Piece, cut, decode, encode
+from minefleet.rpc.weights.tensor_message_serializer import Piece, cut, decode, encode
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2
 

@@ -16,13 +16,13 @@ from safetensors.torch import load_file as load_torch_file
 
 from minefleet.config import FleetConfig
 from minefleet.core.atomic_files import appearing, disk_bytes
-from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import ConfigError, CorruptError
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.exported_version import export, is_exported, read_exported, read_model, write_model
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.runs.trained_policy import inspect_policy, read_weights
 
 Weights = dict[str, NDArray[Any]]

@@ -22,7 +22,7 @@ from minefleet.core.schema import Schema
 from minefleet.runs.checkpoint_files import newest, read, write
 from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.remote_snapshot_store import SnapshotStore
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 
 @pytest.fixture(params=KINDS)

@@ -16,7 +16,7 @@ from minefleet.core.errors import EXIT_SIGNAL
 from minefleet.core.schema import Schema
 from minefleet.runs import checkpoint_files
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState
-from minefleet.runs.run import METRICS_FILE, Run
+from minefleet.runs.run_yaml import METRICS_FILE, Run
 from minefleet.sweeps.spec import SweepSpec
 from minefleet.sweeps.study import FIRST_PRUNED_PART, RANDOM_TRIALS, Study
 from minefleet.sweeps.trial_run import TrialEnd, run_trial

@@ -14,7 +14,7 @@ import uvicorn
 
 from minefleet.config import EnvConfig, FleetConfig
 from minefleet.core.schema import Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.watch.server import make_app
 
 

@@ -16,7 +16,7 @@ from minefleet.config import EnvConfig, FleetConfig, PolicyConfig, WorkerConfig
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.runs.trained_policy import inspect_policy
 from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse
 from minefleet_actor.evaluation.player import make_player

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.config.root_config import EndpointConfig
-from minefleet.runs.run import Shard
+from minefleet.runs.run_yaml import Shard
 from minefleet_actor.replay_io.connect import packing_for
 
 

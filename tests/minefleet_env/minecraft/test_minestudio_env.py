@@ -14,7 +14,7 @@ from gymnasium import spaces
 from minefleet_env import shared_slot_arrays
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
-from minefleet_env.minecraft import minestudio_jar
+from minefleet_env.minecraft import minestudio_jar_path
 from minefleet_env.minecraft.minestudio_env import Simulator
 from minefleet_env.space_conversion import schema_of, writer
 from minefleet_env.wrappers.wrap import DEFAULTS
@@ -256,4 +256,4 @@ def test_simulator_whose_generator_asks_at_the_terminal_is_refused(monkeypatch: 
 
 
 def test_environment_without_minestudio_does_not_look_for_its_engine() -> None:
-    assert minestudio_jar.missing() == ""
+    assert minestudio_jar_path.missing() == ""

@@ -17,7 +17,7 @@ from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version_info import read_info
 from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet.runs.exported_version import export
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import weights_pb2
 from minefleet_learner.build import build_updater
 from minefleet_learner.checkpoints.restore import restore, take_snapshot

@@ -29,7 +29,7 @@ from minefleet_learner.data import decode_ahead
 from minefleet_learner.data.batch import Batch, Name, collate, subset
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.decode_ahead import DecodedRows
-from minefleet_learner.data.lazy_obs import LazyObs, stack
+from minefleet_learner.data.unpacked_observations import LazyObs, stack
 from minefleet_learner.targets.forward_passes import observations, select_seen, stored_state
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

@@ -13,7 +13,7 @@ from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_learner.build import build_updater
 from minefleet_learner.checkpoints.restore import load_snapshot
 from minefleet_learner.data.batch import Batch

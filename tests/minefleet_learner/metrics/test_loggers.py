@@ -10,7 +10,7 @@ from minefleet.config import FleetConfig, LoggerConfig
 from minefleet.core.schema import Schema
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.episode_table import read_episodes
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import episode_pb2
 from minefleet_learner.metrics.loggers import LINE_INTERVAL_S, JsonLines, MetricsLogger, flat_numbers, tracked_run
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from minefleet.config import FleetConfig, LoggerConfig
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 from minefleet_learner.trackers import TrackedRun
 
 MakeTracked = Callable[..., TrackedRun]

@@ -19,7 +19,7 @@ from minefleet.runs.checkpoint_files import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import collate
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_learner.targets import epoch_data, forward_passes
+from minefleet_learner.targets import epoch_preparation, forward_passes
 from minefleet_learner.targets.forward_passes import PASS_STEPS, gather
 from minefleet_learner.targets.value_and_advantage_estimates import recompute
 from minefleet_learner.training.optimizer_state_arrays import digest
@@ -163,7 +163,7 @@ def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
         config = replace(config, gae_values="behaviour")
     trained, calls_of = [], list[int]()
     for steps in (10**6, 2 * batch.mask.shape[1], 1):
-        for module in (forward_passes, epoch_data):
+        for module in (forward_passes, epoch_preparation):
             monkeypatch.setattr(module, "PASS_STEPS", steps)
         policy = make_policy()
         calls = list[int]()

@@ -12,7 +12,7 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.actor_step_totals import ActorCounts
 
 Worlds = Callable[..., Any]
 

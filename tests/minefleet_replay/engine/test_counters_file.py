@@ -8,7 +8,7 @@ import pytest
 from minefleet.core.errors import RunMismatchError
 from minefleet_replay.engine.counters_file import FILE, Counters, read_counters
 from minefleet_replay.engine.open_replay import set_aside
-from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.actor_step_totals import ActorCounts
 
 
 def break_store(world: Any) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from minefleet.config.load import load
-from minefleet.config.shards import NUM_SHARDS, spread
+from minefleet.config.replay_partitioning import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet_replay.state.limits import limits_of
 
 

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from minefleet.config import DatabaseConfig
-from minefleet.config.shards import spread
+from minefleet.config.replay_partitioning import spread
 from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode

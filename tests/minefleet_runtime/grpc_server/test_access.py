@@ -23,7 +23,7 @@ from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import ROLES, Credentials, KeyPair, read_credentials
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc, status_service_pb2, status_service_pb2_grpc
-from minefleet_runtime.addresses import findable, is_loopback
+from minefleet_runtime.address_reachability import findable, is_loopback
 from minefleet_runtime.grpc_server.access import ALLOWED
 from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext

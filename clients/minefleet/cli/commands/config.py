@@ -15,11 +15,11 @@ from minefleet.config.key_docs import KeyDoc, key_docs
 from minefleet.config.keys import unknown_key
 from minefleet.config.load import COMMAND_LINE, PRESET, Settings, layers_of, preset_by_kind, read_settings
 from minefleet.config.other_library_keys import OUR_KEYS
-from minefleet.config.shards import spread
+from minefleet.config.replay_partitioning import spread
 from minefleet.core.repro_command import reproducible
 from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.launch.fork_server import ForkServer
-from minefleet.runs.run import to_dict
+from minefleet.runs.run_yaml import to_dict
 
 WIDTH = 100
 UNSET = object()

@@ -11,7 +11,7 @@ from statistics import median
 from minefleet.cli.output.readable_text import from_here, size
 from minefleet.monitoring.env_death_groups import Death, cause_of, read_deaths
 from minefleet.runs.default_run_directory import newest_run
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 
 
 def run(arguments: argparse.Namespace) -> int:

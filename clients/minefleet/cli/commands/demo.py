@@ -12,10 +12,10 @@ from minefleet.cli.commands.evaluate import MODULE
 from minefleet.cli.commands.train import finish, train_fleet
 from minefleet.cli.output.readable_text import from_here, program
 from minefleet.config.load import load
+from minefleet.core.child_process_start import PYTHON
 from minefleet.core.errors import ConfigError
-from minefleet.core.subprocess_call import PYTHON
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.prepare import prepare
+from minefleet.launch.run_directory_setup import prepare
 from minefleet.launch.run_lock import holding
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint_files import newest

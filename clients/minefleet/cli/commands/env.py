@@ -9,10 +9,10 @@ from pathlib import Path
 from minefleet.cli.config_arguments import required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
+from minefleet.core.child_process_start import PYTHON
 from minefleet.core.schema import Schema
-from minefleet.core.subprocess_call import PYTHON
 from minefleet.launch.env_policy_check import describe_environment
-from minefleet.runs.run import RUN_FILE, read_run, to_dict
+from minefleet.runs.run_yaml import RUN_FILE, read_run, to_dict
 
 MODULE = "minefleet_actor.evaluation.random_play_check"
 

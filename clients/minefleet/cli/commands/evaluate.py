@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from minefleet.core.subprocess_call import PYTHON
+from minefleet.core.child_process_start import PYTHON
 from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.trained_policy import hold_checkpoint, inspect_policy
 

@@ -7,8 +7,8 @@ import sys
 
 from minefleet.cli.config_arguments import required, split
 from minefleet.config.load import load
-from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.run import to_dict
+from minefleet.core.child_process_start import PYTHON
+from minefleet.runs.run_yaml import to_dict
 
 MODULE = "minefleet_actor.host"
 

@@ -22,7 +22,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.exported_version import export
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_parameters.tools"

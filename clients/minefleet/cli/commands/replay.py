@@ -15,7 +15,7 @@ from minefleet.monitoring.service_store_paths import StoreLocation, places
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.default_run_directory import newest_run
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_yaml import Run, read_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_replay.tools"

@@ -4,7 +4,7 @@ import argparse
 
 from minefleet.core.errors import ConfigError
 from minefleet.runs.remote_snapshot_store import SnapshotStore
-from minefleet.runs.run import RUN_FILE
+from minefleet.runs.run_yaml import RUN_FILE
 
 
 def run(arguments: argparse.Namespace) -> int:

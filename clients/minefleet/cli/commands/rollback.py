@@ -8,7 +8,7 @@ from minefleet.monitoring.control_requests import REFUSED, ask, settings_at
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.runs.checkpoint_rollback import choose
 from minefleet.runs.default_run_directory import newest_run
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 
 
 def run(arguments: argparse.Namespace) -> int:

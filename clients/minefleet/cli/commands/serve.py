@@ -11,9 +11,9 @@ from minefleet.config.load import read_settings
 from minefleet.core.errors import ConfigError
 from minefleet.core.repro_command import reproducible
 from minefleet.launch.placement import ONE_THREAD_EACH
-from minefleet.launch.prepare import join
 from minefleet.launch.role_process import role_command
-from minefleet.runs.run import RUN_FILE, Run, read_run
+from minefleet.launch.run_directory_setup import join
+from minefleet.runs.run_yaml import RUN_FILE, Run, read_run
 
 POLL_INTERVAL_S = 0.5
 """Time between two looks for a run that somebody else prepares, seconds."""

@@ -13,7 +13,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.monitoring.control_requests import REFUSED, ask, settings_to_come
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.runs.default_run_directory import newest_run
-from minefleet.runs.run import read_run
+from minefleet.runs.run_yaml import read_run
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from minefleet.cli.output.readable_text import described, from_here, program
 from minefleet.core.errors import EXIT_FAILED, EXIT_SIGNAL, ConfigError, GaveUpError
-from minefleet.core.termination_signals import stop_signals
+from minefleet.core.termination_signal_set import stop_signals
 from minefleet.launch.role_process import lines_since, quoted
 from minefleet.runs.default_run_directory import RUNS
 from minefleet.sweeps.spec import GOALS, read_spec

@@ -30,24 +30,24 @@ from minefleet.config import FleetConfig
 from minefleet.config.live_settings import settings_of, value_of, with_settings
 from minefleet.config.load import Settings, merge, name_of, read_settings
 from minefleet.config.overrides import read_overrides
-from minefleet.config.shards import NUM_SHARDS
+from minefleet.config.replay_partitioning import NUM_SHARDS
 from minefleet.config.train import AUTO
+from minefleet.core.child_process_start import Start, start_fresh
 from minefleet.core.errors import EXIT_AGAIN, EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL, ConfigError
 from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.core.repro_command import reproducible
-from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.prepare import prepare, prepare_resumed
 from minefleet.launch.role_process import last_record, lines_since, quoted, role_command
 from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, supervisor
+from minefleet.launch.run_directory_setup import prepare, prepare_resumed
 from minefleet.launch.run_lock import holding
 from minefleet.launch.torchrun_variables import is_rank
 from minefleet.monitoring.control_requests import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.rollbacks import settle_rollbacks
+from minefleet.monitoring.rollback_requests import settle_rollbacks
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.default_run_directory import fresh_directory, newest_run
-from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.runs.run_yaml import RUN_FILE, Run, flat_keys, read_run, to_dict
 
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",

@@ -6,7 +6,7 @@ import secrets
 import socket
 import webbrowser
 
-from minefleet.config.checks import host_port
+from minefleet.config.field_validators import host_port
 from minefleet.core.errors import EXIT_SIGNAL, ConfigError
 from minefleet.monitoring.status import LOOPBACK_HOSTS
 from minefleet.runs.default_run_directory import RUNS

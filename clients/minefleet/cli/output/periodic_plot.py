@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from minefleet.core.child_process_start import PYTHON
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import PYTHON
 
 INTERVAL_S = 60.0
 

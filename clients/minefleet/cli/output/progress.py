@@ -19,7 +19,7 @@ from minefleet.monitoring.control_requests import WAYS_ON, config_to_come, pause
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.runs.run import JOURNAL_FILE, Run
+from minefleet.runs.run_yaml import JOURNAL_FILE, Run
 
 LINE_INTERVAL_S = 5.0
 """Between two plain lines."""

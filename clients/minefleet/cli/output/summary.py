@@ -8,14 +8,14 @@ from typing import Any
 
 from minefleet.cli.output.readable_text import duration, from_here, program
 from minefleet.config import FleetConfig
-from minefleet.launch.prepare import RESULT_FILE
 from minefleet.launch.role_supervisor import LaunchEnd
+from minefleet.launch.run_directory_setup import RESULT_FILE
 from minefleet.monitoring.control_requests import config_to_come, pause_reason
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint_files import newest
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 SUMMARY_KEYS = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")
 BOUNDS = {"env_steps": "stop.env_steps={}", "num_iterations": "train_config.num_iterations={}"}

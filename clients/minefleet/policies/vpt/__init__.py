@@ -6,7 +6,7 @@ policy:
 """
 
 from minefleet.policies.vpt.architecture import PRESETS, VPTArchitecture
-from minefleet.policies.vpt.policy_generator import generate
+from minefleet.policies.vpt.policy_factory import generate
 from minefleet.policies.vpt.vpt_policy import HierarchicalHead, VPTPolicy
 from minefleet.policies.vpt.weight_files import load_vpt_policy, write_policy
 

@@ -15,8 +15,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from minefleet.core.dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.core.errors import ContractError, RejectedError
+from minefleet.core.protobuf_dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.rpc.weights.bfloat16 import all_finite, from_bfloat16, to_bfloat16
 from minefleet.v1 import tensor_pb2, weights_pb2
 

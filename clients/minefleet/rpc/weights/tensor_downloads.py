@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
+from minefleet.rpc.weights.tensor_message_serializer import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 
 Bytes = NDArray[np.uint8]

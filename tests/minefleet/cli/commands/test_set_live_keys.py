@@ -15,7 +15,7 @@ from minefleet.config import EnvConfig, FleetConfig
 from minefleet.core.schema import Schema
 from minefleet.monitoring.control_requests import REFUSED, SET, unanswered
 from minefleet.monitoring.journal import Line, append, read_whole_journal
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 LR = "train_config.learning_rate"
 Set = Callable[..., subprocess.Popen[str]]

@@ -5,7 +5,7 @@ import pytest
 from tests.minefleet.cli.terminal import in_terminal
 
 from minefleet.cli import main
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 
 ALTERNATE_SCREEN = ("\x1b[?1049h", "\x1b[?1049l")
 """Enters it and leaves it; then the terminal shows again what it showed before."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.cli.output.stall import REPEAT_S, STALL_S, Stall
-from minefleet.runs.run import Run
+from minefleet.runs.run_yaml import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext
