@@ -31,8 +31,8 @@ from minefleet.envs import make, schema_of
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import worlds_service_pb2_grpc
+from minefleet_actor.env_host_dial_in import WorldsServicer
 from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
-from minefleet_actor.worlds_service import WorldsServicer
 from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.process_setup import switch_threads_often
 

@@ -15,7 +15,7 @@ from minefleet.core.tree import tree_map
 from minefleet.policies.minestudio.adapter import MinePolicyAdapter
 from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.random_observation import random_observation
-from minefleet_env.minecraft import minestudio_import_shim
+from minefleet_env.minecraft import minestudio_config_import_stubs
 from minefleet_learner.data.batch import collate
 from minefleet_learner.training.schedules import rates
 
@@ -173,7 +173,7 @@ def acted(policy: MinePolicyAdapter) -> Fragment:
 
 
 if __name__ == "__main__":
-    minestudio_import_shim.serve()
+    minestudio_config_import_stubs.serve()
     says_what_minestudio_says()
     forgets_in_the_middle_of_a_chunk()
     every_model_says_what_it_says_itself_and_forgets_where_it_should()

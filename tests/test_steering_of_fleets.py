@@ -13,8 +13,9 @@ import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.mortal_policy import MOMENTS
 
-from minefleet.monitoring.control_requests import answers_in, set_lines, settings_at, unanswered
 from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal_requests import answers_in, unanswered
+from minefleet.monitoring.journaled_settings import set_lines, settings_at
 from minefleet.runs.checkpoint_files import read_policy
 from minefleet.watch.watched_runs import marks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env.errors import RefusedError
-from minefleet_env.minecraft import minestudio_import_shim
+from minefleet_env.minecraft import minestudio_config_import_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         RefusedError: If there is no such file.
     """
-    minestudio_import_shim.serve()
+    minestudio_config_import_stubs.serve()
     path = path.resolve()
     if path in _files:
         return _files[path]

@@ -14,17 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from minefleet.core.errors import FencedError
-from minefleet.monitoring.control_requests import (
-    LOOK_S,
-    PAUSE,
-    ROLLBACK,
-    SET,
-    WAYS_ON,
-    last_pause,
-    newest_learner,
-    pause_reason,
-)
 from minefleet.monitoring.journal import append, read_whole_journal
+from minefleet.monitoring.journal_requests import LOOK_S, PAUSE, ROLLBACK, SET, newest_learner
+from minefleet.monitoring.journaled_pauses import WAYS_ON, last_pause, pause_reason
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1 import status_service_pb2

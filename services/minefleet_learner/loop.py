@@ -31,10 +31,10 @@ from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState, newest
 from minefleet.v1 import status_service_pb2
+from minefleet_learner.background_work_queue import Backlog, room_for
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
 from minefleet_learner.collapse_pause import Pause
-from minefleet_learner.commit_queue import Backlog, room_for
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.iteration_commit import RESULT_FILE, IterationResult, Publisher
 from minefleet_learner.iteration_input import IterationInput

@@ -13,8 +13,8 @@ import prometheus_client
 from minefleet.config import EndpointConfig
 from minefleet.core.errors import EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, RolledBackError
 from minefleet.core.function_references import user_line
+from minefleet.core.immediate_process_exit import exit_at_once
 from minefleet.core.parent_death import die_with_launcher
-from minefleet.core.process_exit import exit_at_once
 from minefleet.core.role_index import HELP, label_of, number_of, read_index
 from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word

@@ -21,8 +21,8 @@ from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
+from minefleet_actor.env_host_dial_in import WorldsServicer
 from minefleet_actor.pool import HostedPool
-from minefleet_actor.worlds_service import WorldsServicer
 from minefleet_runtime.grpc_server.access import Access
 from minefleet_runtime.grpc_server.interceptors import RpcInterceptor
 from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS

@@ -35,7 +35,7 @@ from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.open_replay import open_replay
 from minefleet_replay.engine.replay import Replay
-from minefleet_replay.engine.stored_fragments import grouped
+from minefleet_replay.engine.verified_fragment_reads import grouped
 from minefleet_replay.service import ReplayServicer, add_to_server
 from minefleet_replay.state.actor_step_totals import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import Chunk

@@ -47,7 +47,7 @@ MODULES = {
     "eval": "evaluate",
     "monitor": "start_prometheus_grafana",
     "set": "set_live_keys",
-    "snapshot": "upload_snapshot",
+    "snapshot": "upload_run_snapshot",
 }
 """Commands whose module and function have another name."""
 

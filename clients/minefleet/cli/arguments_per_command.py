@@ -186,7 +186,7 @@ def parameters(parser: CommandParser) -> None:
             action.add_argument("--version", type=positive, default=0, metavar="N", help=which)
 
 
-def upload_snapshot(parser: CommandParser) -> None:
+def upload_run_snapshot(parser: CommandParser) -> None:
     """Of `minefleet snapshot`."""
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run")
     parser.add_argument("target", metavar="TARGET", help="where to, as s3://BUCKET/RUN; its older snapshot is replaced")

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from minefleet.core.child_process_start import PYTHON, Start, start_fresh
 from minefleet.core.errors import ConfigError, EnvFailedError
+from minefleet.core.immediate_process_exit import exit_at_once
 from minefleet.core.parent_death import tied
-from minefleet.core.process_exit import exit_at_once
 from minefleet_env.errors import in_one_line
 
 ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"

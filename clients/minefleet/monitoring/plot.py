@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.parent_death import die_with_launcher
-from minefleet.monitoring.control_requests import ROLLBACK, set_lines
 from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal_requests import ROLLBACK
+from minefleet.monitoring.journaled_settings import set_lines
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.runs.run_yaml import Run, read_run
 

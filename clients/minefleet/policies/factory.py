@@ -17,7 +17,7 @@ from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
 from minefleet.policies.vpt.policy_factory import check_fits
-from minefleet_env.minecraft import minestudio_import_shim
+from minefleet_env.minecraft import minestudio_config_import_stubs
 
 SCHEMA = "schema"
 """A parameter of a generator."""
@@ -50,7 +50,7 @@ def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | No
 
 def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]) -> Policy:
     reference = config.generator
-    minestudio_import_shim.serve(partial(_load_vpt_policy, path_map))
+    minestudio_config_import_stubs.serve(partial(_load_vpt_policy, path_map))
     generator = function_references.load(reference)
     arguments = dict.fromkeys(_schema_arguments(generator), schema) | config.kwargs
     try:

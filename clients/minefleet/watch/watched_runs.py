@@ -16,8 +16,8 @@ from minefleet.core.errors import FleetError, NotFoundError
 from minefleet.core.surrogate_replacement import readable
 from minefleet.core.tree import flatten
 from minefleet.launch.torchrun_variables import LEARNER, is_rank
-from minefleet.monitoring.control_requests import ROLLBACK
 from minefleet.monitoring.journal import Line, differing_keys, read_journal
+from minefleet.monitoring.journal_requests import ROLLBACK
 from minefleet.monitoring.jsonl_tail import AXES, last_row
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slot_queries import SlotStatus, StreamSteps, count_steps, get_frame, list_slots

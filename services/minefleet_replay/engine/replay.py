@@ -21,11 +21,11 @@ from minefleet.core.errors import ContractError, NotFoundError, OverloadedError,
 from minefleet.rpc.replay_types import Outcome, Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.engine.append import AppendPath, FragmentUpload
-from minefleet_replay.engine.chunk_reservation import Grant, ReservePath
+from minefleet_replay.engine.chunk_grant_decision import Grant, ReservePath
 from minefleet_replay.engine.counters_file import Counters, counters_of, write_counters
 from minefleet_replay.engine.lease import LeasePath, LeaseRequest
-from minefleet_replay.engine.stored_fragments import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
+from minefleet_replay.engine.verified_fragment_reads import ReadItem, Stored, read
 from minefleet_replay.state.actor_step_totals import ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk_grants import RetryAfter

@@ -26,7 +26,7 @@ from minefleet.monitoring.service_store_paths import StoreLocation
 from minefleet.rpc.codec import decode
 from minefleet.runs.run_yaml import Run
 from minefleet_replay.engine.memory_state import ReplayState, read_state
-from minefleet_replay.engine.stored_fragments import ReadItem, read
+from minefleet_replay.engine.verified_fragment_reads import ReadItem, read
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk import FragmentEntry as Row
 from minefleet_replay.state.limits import Limits, limits_of

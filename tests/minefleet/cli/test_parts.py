@@ -15,8 +15,8 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
-from minefleet.monitoring.control_requests import PAUSE
 from minefleet.monitoring.journal import append
+from minefleet.monitoring.journal_requests import PAUSE
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.default_run_directory import fresh_directory
 from minefleet.runs.run_yaml import Run

@@ -10,8 +10,8 @@ from tests.minefleet.runs.test_checkpoint_rollback import save
 from tests.object_stores import object_store
 
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.control_requests import answers_in, ask
 from minefleet.monitoring.journal import append, read_whole_journal, record_start
+from minefleet.monitoring.journal_requests import answers_in, ask
 from minefleet.monitoring.rollback_requests import answer_rollback, open_rollback, settle_rollbacks, undone_versions
 from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.remote_snapshot_store import SnapshotStore

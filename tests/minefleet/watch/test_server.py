@@ -22,7 +22,7 @@ from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.monitoring.status import read_status
 from minefleet.runs.episode_table import EPISODE_COLUMNS
 from minefleet.v1 import slots_service_pb2, slots_service_pb2_grpc, status_service_pb2
-from minefleet_actor.slots_service import SlotsServicer
+from minefleet_actor.slot_watch_service import SlotsServicer
 from minefleet_runtime.grpc_server.serve import serving
 from minefleet_runtime.role_context import RoleContext
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minefleet.cli.output.parameters_reports import RENDER
-from minefleet.cli.start_tool import Report, start_tool
+from minefleet.cli.run_store_inspection import Report, inspect_store
 from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, UnavailableError
 from minefleet.launch.run_directory_checks import stored_run
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         version=arguments.version,
         target=arguments.target,
     )
-    report, code = _ask(asked) or _start_tool(asked)
+    report, code = _ask(asked) or _offline(asked)
     if asked.action == "list":
         report["disk_bytes"] = disk_bytes(asked.run.parameters)
     if arguments.json:
@@ -85,8 +85,8 @@ def _answered(asked: Asked, client: ParametersClient, answer: status_service_pb2
     return export(asked.target, asked.run, info, entries, lambda entry: weights[entry.name])
 
 
-def _start_tool(asked: Asked) -> tuple[Report, int]:
+def _offline(asked: Asked) -> tuple[Report, int]:
     """Runs the tool on the store."""
     options = ["--version", str(asked.version)]
     options += ["--out", str(asked.target)] if asked.target is not None else []
-    return start_tool(MODULE, asked.run, asked.action, options)
+    return inspect_store(MODULE, asked.run, asked.action, options)

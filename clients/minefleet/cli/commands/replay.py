@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from minefleet.cli.output.replay_reports import BUCKETS, RENDER
-from minefleet.cli.start_tool import Report, start_tool
+from minefleet.cli.run_store_inspection import Report, inspect_store
 from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
 from minefleet.launch.run_directory_checks import stored_run
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Looks, prints what it found, and returns the tool's exit code."""
     run_ = read_run(arguments.run_dir or newest_run())
     if arguments.action == "export":
-        report, code = _start_tool(run_, arguments, ["--out", str(arguments.target)])
+        report, code = _offline(run_, arguments, ["--out", str(arguments.target)])
     else:
         report, code = _inspect(run_, arguments)
     if arguments.json:
@@ -57,7 +57,7 @@ def _inspect_store(run_: Run, place: StoreLocation, arguments: argparse.Namespac
     found = _ask(place, arguments, read_credentials(security, OPERATOR)) if arguments.action in ONLINE else None
     code = 0
     if found is None:
-        report, code = _start_tool(run_, arguments, ["--place", place.name])
+        report, code = _offline(run_, arguments, ["--place", place.name])
         (found,) = report["shards"]
     if arguments.action == "stats":
         found["disk_bytes"] = disk_bytes(place.store)
@@ -82,9 +82,9 @@ def _ask(place: StoreLocation, arguments: argparse.Namespace, credentials: Crede
     return head | {"departures": [departure.to_dict() for departure in departures]}
 
 
-def _start_tool(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
+def _offline(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
     """Runs the tool, which reads the store."""
     options = [*more]
     options += ["--stream", arguments.stream] if arguments.stream else []
     options += ["--limit", str(arguments.limit)] if arguments.limit is not None else []
-    return start_tool(MODULE, run_, arguments.action, options)
+    return inspect_store(MODULE, run_, arguments.action, options)

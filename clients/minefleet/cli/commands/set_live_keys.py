@@ -10,8 +10,9 @@ from minefleet.cli.learner_answer import wait_for_answer
 from minefleet.config.live_settings import settings_of, with_settings
 from minefleet.config.overrides import read_overrides
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.control_requests import REFUSED, ask, settings_to_come
 from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal_requests import REFUSED, ask
+from minefleet.monitoring.journaled_settings import settings_to_come
 from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.run_yaml import read_run
 

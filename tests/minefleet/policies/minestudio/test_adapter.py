@@ -410,7 +410,7 @@ def test_a_checkpoint_of_minestudios_trainer_gives_weights_by_strict_names(tmp_p
     model, checkpoint = tmp_path / "tiny.model", tmp_path / "model.ckpt"
     model.write_bytes(pickle.dumps(model_file(net_kwargs())))
     code = "import sys, json, torch; sys.path.insert(0, sys.argv[1])\n"
-    code += "from minefleet_env.minecraft import minestudio_import_shim; minestudio_import_shim.serve()\n"
+    code += "from minefleet_env.minecraft.minestudio_config_import_stubs import serve; serve()\n"
     code += "from minestudio.models import VPTPolicy\n"
     code += "torch.save(VPTPolicy(json.loads(sys.argv[2]), temperature=2.0).state_dict(), sys.argv[3])"
     clients = str(SCRIPT.parents[1] / "clients")

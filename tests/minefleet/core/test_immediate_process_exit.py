@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 ENDS = """import atexit, sys
-from minefleet.core.process_exit import exit_at_once
+from minefleet.core.immediate_process_exit import exit_at_once
 atexit.register(print, "the last word")
 sys.stdout = open(sys.argv[1], "w") if sys.argv[1:] else sys.stdout
 print("a word")
@@ -18,7 +18,7 @@ def test_exit_at_once_runs_what_atexit_holds() -> None:
 
 
 def test_exit_at_once_does_not_wait_for_an_exit_function_that_hangs() -> None:
-    program = f"from minefleet.core import process_exit\nprocess_exit.MAX_EXIT_S = 0.1\n{ENDS}"
+    program = f"from minefleet.core import immediate_process_exit\nprocess_exit.MAX_EXIT_S = 0.1\n{ENDS}"
     hangs = program.replace('print, "the last word"', "__import__('threading').Event().wait")
     done = subprocess.run([sys.executable, "-c", hangs], capture_output=True, text=True, check=False)
     assert done.returncode == 3

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.monitoring.control_requests import (
+from minefleet.monitoring.journal import append, read_whole_journal
+from minefleet.monitoring.journal_requests import (
     PAUSE,
     REFUSED,
     REQUEST,
@@ -14,13 +15,11 @@ from minefleet.monitoring.control_requests import (
     SET,
     answers_in,
     ask,
-    last_pause,
     newest_learner,
-    set_lines,
-    settings_at,
     unanswered,
 )
-from minefleet.monitoring.journal import append, read_whole_journal
+from minefleet.monitoring.journaled_pauses import last_pause
+from minefleet.monitoring.journaled_settings import set_lines, settings_at
 from minefleet.runs.run_yaml import JOURNAL_FILE
 
 KEYS = ("a", "b")

@@ -11,7 +11,7 @@ from minefleet.runs.run_yaml import Run
 Report: TypeAlias = dict[str, Any]
 
 
-def start_tool(module: str, run: Run, tool: str, options: Sequence[str]) -> tuple[Report, int]:
+def inspect_store(module: str, run: Run, tool: str, options: Sequence[str]) -> tuple[Report, int]:
     """Runs a tool. Returns what it found and its exit code; with nothing found, ends this process with that code."""
     command = [*PYTHON, module, tool, "--run-dir", str(run.directory), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)

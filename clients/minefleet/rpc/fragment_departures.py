@@ -9,7 +9,7 @@ from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DropRecord:
+class Departure:
     """Why and when fragments of one chunk left."""
 
     stream: str
@@ -52,7 +52,7 @@ class DropRecord:
         return message
 
     @classmethod
-    def from_proto(cls, message: replay_service_pb2.Departure) -> "DropRecord":
+    def from_proto(cls, message: replay_service_pb2.Departure) -> "Departure":
         """Inverts `to_proto`."""
         return cls(
             stream=message.chunk.stream,

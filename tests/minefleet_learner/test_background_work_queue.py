@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from minefleet.core.errors import FencedError
 from minefleet.rpc.retrier import StoppedError
-from minefleet_learner.commit_queue import Backlog
+from minefleet_learner.background_work_queue import Backlog
 
 ROOM = 3
 

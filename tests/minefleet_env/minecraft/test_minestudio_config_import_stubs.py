@@ -17,9 +17,7 @@ from minestudio.utils import get_compute_device
 start_rolloutmanager(None, None, {})
 start_trainer(None, None, {}, "text")
 """
-SERVED = (
-    "from minefleet_env.minecraft import minestudio_import_shim; minestudio_import_shim.serve(lambda *paths: paths)\n"
-)
+SERVED = "from minefleet_env.minecraft.minestudio_config_import_stubs import serve; serve(lambda *paths: paths)\n"
 
 
 def run(python: str, code: str) -> str:
@@ -39,7 +37,7 @@ def test_import_stubs_are_not_served_unasked() -> None:
 
 
 def test_import_stubs_refuse_to_load_a_policy() -> None:
-    code = "from minefleet_env.minecraft import minestudio_import_shim; minestudio_import_shim.serve()\n"
+    code = "from minefleet_env.minecraft.minestudio_config_import_stubs import serve; serve()\n"
     code += "from minestudio.models import load_vpt_policy\nload_vpt_policy('a')"
     assert "a policy was asked for in a process of environments" in run(sys.executable, code)
 
