@@ -159,7 +159,7 @@ def host(config: FleetConfig, address: str) -> Iterator[None]:
     rollout = config.rollout_config
     worker = replace(rollout.worker_config, num_envs=rollout.worker_config.num_envs // HOSTS)
     text = json.dumps(to_dict(replace(config, rollout_config=replace(rollout, worker_config=worker))))
-    process = subprocess.Popen([sys.executable, "-m", "minefleet_actor.host", text, "--actor", address])
+    process = subprocess.Popen([sys.executable, "-m", "minefleet_actor.remote_env_host", text, "--actor", address])
     yield
     process.terminate()
     process.wait()

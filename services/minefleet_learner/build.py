@@ -34,8 +34,8 @@ from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.loop import Learner
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_learner.rank_coordination import LeadingShards
 from minefleet_learner.rank_worker import FollowingShards, RankWorker
+from minefleet_learner.rank_zero_leader import LeadingShards
 from minefleet_learner.targets.forward_passes import compute_dtype
 from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.rng_state import seed_everything

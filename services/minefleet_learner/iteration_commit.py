@@ -44,7 +44,7 @@ from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, make_row
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
-from minefleet_learner.metrics.task_starvation import StepShares
+from minefleet_learner.metrics.task_step_shares import StepShares
 from minefleet_learner.training.optimizer_state_arrays import TrainState, checkpoint_of
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_runtime.role_status import StatusTracker

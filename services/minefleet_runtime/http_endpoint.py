@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.enum_names import state_word
-from minefleet_runtime.port_wait import await_free_port
+from minefleet_runtime.port_release_wait import await_free_port
 from minefleet_runtime.role_status import StatusTracker
 
 logger = logging.getLogger(__name__)

@@ -84,7 +84,9 @@ def start_host(config: FleetConfig, actor: str, *arguments: str, **worker: Any) 
     rollout = config.rollout_config
     rollout = replace(rollout, worker_config=replace(rollout.worker_config, **worker))
     text = json.dumps(to_dict(replace(config, rollout_config=rollout)))
-    return subprocess.Popen([sys.executable, "-m", "minefleet_actor.host", text, "--actor", actor, *arguments])
+    return subprocess.Popen(
+        [sys.executable, "-m", "minefleet_actor.remote_env_host", text, "--actor", actor, *arguments]
+    )
 
 
 class Words:

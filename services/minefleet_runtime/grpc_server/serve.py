@@ -22,7 +22,7 @@ from minefleet_runtime.grpc_server.health import AioHealth, Health
 from minefleet_runtime.grpc_server.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.grpc_server.status_service import AioStatusServicer, StatusServicer
 from minefleet_runtime.metrics import RpcMetrics
-from minefleet_runtime.port_wait import await_free_port
+from minefleet_runtime.port_release_wait import await_free_port
 from minefleet_runtime.process_setup import allow_open_files
 from minefleet_runtime.role_context import RoleContext
 

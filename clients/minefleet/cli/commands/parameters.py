@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minefleet.cli.output.parameters_reports import RENDER
-from minefleet.cli.run_store_inspection import Report, inspect_store
+from minefleet.cli.service_tool_subprocess import Report, run_service_tool
 from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, UnavailableError
 from minefleet.launch.run_directory_checks import stored_run
@@ -89,4 +89,4 @@ def _offline(asked: Asked) -> tuple[Report, int]:
     """Runs the tool on the store."""
     options = ["--version", str(asked.version)]
     options += ["--out", str(asked.target)] if asked.target is not None else []
-    return inspect_store(MODULE, asked.run, asked.action, options)
+    return run_service_tool(MODULE, asked.run, asked.action, options)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from minefleet.cli.output.replay_reports import BUCKETS, RENDER
-from minefleet.cli.run_store_inspection import Report, inspect_store
+from minefleet.cli.service_tool_subprocess import Report, run_service_tool
 from minefleet.core.atomic_files import disk_bytes
 from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
 from minefleet.launch.run_directory_checks import stored_run
@@ -87,4 +87,4 @@ def _offline(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> t
     options = [*more]
     options += ["--stream", arguments.stream] if arguments.stream else []
     options += ["--limit", str(arguments.limit)] if arguments.limit is not None else []
-    return inspect_store(MODULE, run_, arguments.action, options)
+    return run_service_tool(MODULE, run_, arguments.action, options)

@@ -8,7 +8,7 @@ from minefleet.config import EnvConfig, FleetConfig, TrainConfig
 from minefleet.rpc.durations import duration
 from minefleet.rpc.replay_types import Lease
 from minefleet.v1.replay_service_pb2 import StepAccount
-from minefleet_learner.metrics.task_starvation import FIRST_ITERATIONS, WINDOW, StepShares
+from minefleet_learner.metrics.task_step_shares import FIRST_ITERATIONS, WINDOW, StepShares
 
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))
 

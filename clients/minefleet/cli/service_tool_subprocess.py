@@ -1,4 +1,4 @@
-"""Tools of the services, started by name: they read what a stopped service keeps."""
+"""Runs the tools of the services in child processes: they read what a stopped service keeps."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from minefleet.runs.run_yaml import Run
 Report: TypeAlias = dict[str, Any]
 
 
-def inspect_store(module: str, run: Run, tool: str, options: Sequence[str]) -> tuple[Report, int]:
+def run_service_tool(module: str, run: Run, tool: str, options: Sequence[str]) -> tuple[Report, int]:
     """Runs a tool. Returns what it found and its exit code; with nothing found, ends this process with that code."""
     command = [*PYTHON, module, tool, "--run-dir", str(run.directory), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)

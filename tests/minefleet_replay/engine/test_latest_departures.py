@@ -4,7 +4,7 @@ import pytest
 
 from minefleet.core.errors import CorruptError
 from minefleet.rpc.fragment_departures import Departure
-from minefleet_replay.engine.departure_queries import latest, read_drop
+from minefleet_replay.engine.latest_departures import latest, read_drop
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.storage.row_codec import drop_row

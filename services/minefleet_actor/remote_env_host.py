@@ -1,4 +1,6 @@
-"""Runs environments for an actor elsewhere: `python -m minefleet_actor.host CONFIG --actor HOST:PORT`; CONFIG is JSON.
+"""Runs environments for an actor elsewhere.
+
+    python -m minefleet_actor.remote_env_host CONFIG --actor HOST:PORT        CONFIG is JSON
 
 The environments run in the pool that an actor uses, with all of its supervision. They outlive a stream that breaks: the
 next one finds them made. Exit codes are those of a role.
