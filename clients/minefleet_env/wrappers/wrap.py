@@ -41,7 +41,7 @@ def wrap(env: Any, wrappers: Mapping[str, Any]) -> Any:
     if all(wrappers[key] == off for key, off in DEFAULTS.items()):
         return env
     try:
-        from minefleet_env.wrappers import preprocessing
+        from minefleet_env.wrappers.gymnasium_wrapper_chain import apply
     except ImportError as error:
         raise RefusedError(f"env.wrappers need gymnasium 1.0 or newer; {sys.executable} says: {error}") from error
-    return preprocessing.apply(env, wrappers)
+    return apply(env, wrappers)
