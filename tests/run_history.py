@@ -8,7 +8,7 @@ from typing import Any
 from tests.mortal_policy import WITNESS
 
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import PAUSE, ROLLBACK, STARTS, answers_in
+from minefleet.monitoring.learner_requests_in_journal import PAUSE, ROLLBACK, STARTS, answers_in
 
 Row = dict[str, Any]
 

@@ -15,7 +15,7 @@ from tests.run_history import check_history
 from tests.test_ranks_of_fleets import MORTAL, assert_balanced
 from tests.test_rollbacks_of_fleets import KEPT, RATE, journal, rollback, wait_for_iteration
 
-from minefleet.monitoring.journal_requests import ask
+from minefleet.monitoring.learner_requests_in_journal import ask
 from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint_files import read_state
 from minefleet.runs.run_yaml import read_run

@@ -16,8 +16,8 @@ from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.mortal_policy import ACTOR_MOMENT
 
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import ask
-from minefleet.monitoring.journaled_settings import set_lines, settings_at
+from minefleet.monitoring.learner_requests_in_journal import ask
+from minefleet.monitoring.live_settings_by_iteration import set_lines, settings_at
 from minefleet.monitoring.status import read_status
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.checkpoint_files import read_policy

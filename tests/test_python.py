@@ -12,7 +12,7 @@ import pytest
 
 import minefleet
 from minefleet.core.errors import ConfigError
-from minefleet.runs.trained_policy import read_trained
+from minefleet.runs.trained_policy_files import read_trained
 from minefleet_actor.evaluation.player import make_player
 
 PAGE = Path(__file__).parent.parent / "docs/python.md"

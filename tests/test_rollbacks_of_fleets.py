@@ -12,8 +12,8 @@ from tests.run_history import check_history
 from tests.test_ranks_of_fleets import MORTAL, TWO, assert_balanced
 
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import ask
-from minefleet.monitoring.journaled_settings import settings_at
+from minefleet.monitoring.learner_requests_in_journal import ask
+from minefleet.monitoring.live_settings_by_iteration import settings_at
 from minefleet.runs.checkpoint_files import read_state
 from minefleet.watch.watched_runs import marks
 

@@ -14,8 +14,8 @@ from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.mortal_policy import MOMENTS
 
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import answers_in, unanswered
-from minefleet.monitoring.journaled_settings import set_lines, settings_at
+from minefleet.monitoring.learner_requests_in_journal import answers_in, unanswered
+from minefleet.monitoring.live_settings_by_iteration import set_lines, settings_at
 from minefleet.runs.checkpoint_files import read_policy
 from minefleet.watch.watched_runs import marks
 

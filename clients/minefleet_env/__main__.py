@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn
 
-    from minefleet_env.hosted_envs import EnvHost
+    from minefleet_env.env_command_execution import EnvHost
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
 """Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minefleet_env.env_command_execution import EnvHost, failure_of
 from minefleet_env.errors import EnvError
-from minefleet_env.hosted_envs import EnvHost, failure_of
 from minefleet_env.make_env import make_batch, takes_seed
 from minefleet_env.process_messages import Command, Failure, Kind, Reply
 from minefleet_env.space_conversion import schema_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from minefleet.launch.torchrun_variables import local_rank_here, rank_here
 from minefleet.monitoring.journal import differing_keys, read_whole_journal
-from minefleet.monitoring.journal_requests import LOOK_S, unanswered
+from minefleet.monitoring.learner_requests_in_journal import LOOK_S, unanswered
 from minefleet.monitoring.rollback_requests import open_rollback
 from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.run_yaml import RUN_FILE, Run, read_run

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-from minefleet.monitoring.journal_requests import LOOK_S
+from minefleet.monitoring.learner_requests_in_journal import LOOK_S
 from minefleet.rpc.retrier import StoppedError
 
 MAX_ITERATIONS_AHEAD = 6

@@ -21,7 +21,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run_yaml import Run
 from minefleet_learner.checkpoints.host_copy import Copier
-from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
+from minefleet_learner.checkpoints.run_directory_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher

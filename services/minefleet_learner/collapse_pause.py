@@ -15,8 +15,8 @@ from pathlib import Path
 
 from minefleet.core.errors import FencedError
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.journal_requests import LOOK_S, PAUSE, ROLLBACK, SET, newest_learner
 from minefleet.monitoring.journaled_pauses import WAYS_ON, last_pause, pause_reason
+from minefleet.monitoring.learner_requests_in_journal import LOOK_S, PAUSE, ROLLBACK, SET, newest_learner
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.v1 import status_service_pb2

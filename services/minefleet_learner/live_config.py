@@ -16,8 +16,8 @@ from minefleet.config import FleetConfig
 from minefleet.config.live_settings import value_of, with_settings
 from minefleet.core.errors import ConfigError, RolledBackError
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.journal_requests import REFUSED, ROLLBACK, SET, newest_learner, unanswered
-from minefleet.monitoring.journaled_settings import set_lines, settings_of_iteration
+from minefleet.monitoring.learner_requests_in_journal import REFUSED, ROLLBACK, SET, newest_learner, unanswered
+from minefleet.monitoring.live_settings_by_iteration import set_lines, settings_of_iteration
 from minefleet.monitoring.rollback_requests import answer_rollback, open_rollback
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.run_yaml import JOURNAL_FILE, Run

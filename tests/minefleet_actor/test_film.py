@@ -10,7 +10,7 @@ from tests.films import pictures
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.runs.run_yaml import Run
-from minefleet.runs.trained_policy import TrainedPolicy
+from minefleet.runs.trained_policy_files import TrainedPolicy
 from minefleet_actor.evaluation.evaluate import evaluate, parse
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 

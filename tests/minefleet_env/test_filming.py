@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from minefleet.config import EnvConfig
 from minefleet_env import shared_slot_arrays
+from minefleet_env.env_command_execution import EnvHost
 from minefleet_env.env_probe import describe
 from minefleet_env.errors import RefusedError
-from minefleet_env.hosted_envs import EnvHost
 from minefleet_env.process_messages import Command, Kind
 from minefleet_env.space_conversion import schema_of
 

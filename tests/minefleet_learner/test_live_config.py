@@ -17,8 +17,8 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.non_learner_roles_handle import RolloutManager
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
-from minefleet.monitoring.journal_requests import REFUSED, SET, answers_in, ask
-from minefleet.monitoring.journaled_settings import set_lines
+from minefleet.monitoring.learner_requests_in_journal import REFUSED, SET, answers_in, ask
+from minefleet.monitoring.live_settings_by_iteration import set_lines
 from minefleet.policies import build
 from minefleet.rpc.retrier import StoppedError
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state

@@ -26,7 +26,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.torchrun_variables import LAUNCHED
 from minefleet.monitoring.journal import read_whole_journal, record_start
-from minefleet.monitoring.journal_requests import PAUSE, answers_in, ask
+from minefleet.monitoring.learner_requests_in_journal import PAUSE, answers_in, ask
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient

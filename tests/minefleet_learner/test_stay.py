@@ -16,7 +16,7 @@ from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import answers_in, ask
+from minefleet.monitoring.learner_requests_in_journal import answers_in, ask
 from minefleet.runs.checkpoint_files import write
 from minefleet.runs.run_yaml import RUN_FILE, Run, read_run
 from minefleet_learner.__main__ import ending_of

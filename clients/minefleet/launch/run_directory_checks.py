@@ -14,7 +14,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.exported_version import is_exported
 from minefleet.runs.run_yaml import RUN_FILE, Run, read_architecture
-from minefleet.runs.trained_policy import inspect_policy
+from minefleet.runs.trained_policy_files import inspect_policy
 
 IDENTITY_FILE = "identity.json"
 """In each store: {"run_id": ...}."""

@@ -5,7 +5,7 @@
 | `start` | the learner | it begins the run |
 | `resume` | the learner | it goes on from a checkpoint; `keys`: those that have changed since |
 | `restart` | the launcher | the role `name` has died and will start again; `how` it ended |
-| `request` | a command | somebody wants the learner to do something: `minefleet.monitoring.journal_requests` |
+| `request` | a command | it wants something of the learner: `minefleet.monitoring.learner_requests_in_journal` |
 | `set`, `rollback`, `refused` | the learner | it answers a request, and does from there on as it says |
 | `pause` | the learner | the policy has collapsed, says `reason`; it waits for a request |
 

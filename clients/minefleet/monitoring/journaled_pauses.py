@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from minefleet.monitoring.journal import Line
-from minefleet.monitoring.journal_requests import PAUSE, REQUEST, ROLLBACK, SET, answers_in
+from minefleet.monitoring.learner_requests_in_journal import PAUSE, REQUEST, ROLLBACK, SET, answers_in
 
 WAYS_ON = "`minefleet rollback` steps back, `minefleet set` goes on with these weights"
 """Ends of a pause."""

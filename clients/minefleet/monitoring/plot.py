@@ -10,9 +10,9 @@ from typing import Any
 
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import ROLLBACK
-from minefleet.monitoring.journaled_settings import set_lines
 from minefleet.monitoring.jsonl_tail import read_rows
+from minefleet.monitoring.learner_requests_in_journal import ROLLBACK
+from minefleet.monitoring.live_settings_by_iteration import set_lines
 from minefleet.runs.run_yaml import Run, read_run
 
 CURVE_FILE = "curve.png"

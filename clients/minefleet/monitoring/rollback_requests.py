@@ -10,7 +10,14 @@ from dataclasses import asdict
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import Line, append, read_whole_journal
-from minefleet.monitoring.journal_requests import REFUSED, ROLLBACK, STARTS, answers_in, newest_learner, unanswered
+from minefleet.monitoring.learner_requests_in_journal import (
+    REFUSED,
+    ROLLBACK,
+    STARTS,
+    answers_in,
+    newest_learner,
+    unanswered,
+)
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.checkpoint_retention import hold
 from minefleet.runs.checkpoint_rollback import choose, go_back

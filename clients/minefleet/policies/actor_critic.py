@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, tree_map
-from minefleet.policies.layers.action_mask_leaf import check_mask, mask_of
+from minefleet.policies.layers.action_mask_in_observation import check_mask, mask_of
 from minefleet.policies.layers.encoders import by_parts
 from minefleet.policies.layers.gru import GRUCore
 from minefleet.policies.layers.heads import action_head

@@ -17,7 +17,7 @@ from minefleet.policies.policy import Policy
 from minefleet.policies.precision import compute, exact_float32
 from minefleet.policies.weight_arrays import load_numpy
 from minefleet.runs.run_yaml import Run
-from minefleet.runs.trained_policy import read_trained
+from minefleet.runs.trained_policy_files import read_trained
 from minefleet_env.make_env import make
 from minefleet_env.space_conversion import reader, schema_of, writer
 

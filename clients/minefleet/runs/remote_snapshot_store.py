@@ -24,7 +24,7 @@ from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.runs.checkpoint_files import BEST, LATEST, numbered, read_state
 from minefleet.runs.checkpoint_retention import hold
 from minefleet.runs.run_yaml import JOURNAL_FILE, Run
-from minefleet.runs.trained_policy import hold_checkpoint
+from minefleet.runs.trained_policy_files import hold_checkpoint
 
 OBJECTS = ("snapshot-", "file-")
 LEFT_BEHIND = ("rollout.pid", "targets.json", JOURNAL_FILE)

@@ -25,9 +25,9 @@ from minefleet.core.surrogate_replacement import readable
 from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.runs.run_yaml import METRICS_FILE
 from minefleet.watch import watched_runs as runs
-from minefleet.watch.curves import read_curves
 from minefleet.watch.machine_load import machine_load
 from minefleet.watch.page_access import Gate, refusal
+from minefleet.watch.thinned_metrics_reader import read_curves
 
 PAGE = Path(__file__).parent / "page"
 FRESH_S = 0.5

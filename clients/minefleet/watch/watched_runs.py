@@ -17,8 +17,8 @@ from minefleet.core.surrogate_replacement import readable
 from minefleet.core.tree import flatten
 from minefleet.launch.torchrun_variables import LEARNER, is_rank
 from minefleet.monitoring.journal import Line, differing_keys, read_journal
-from minefleet.monitoring.journal_requests import ROLLBACK
 from minefleet.monitoring.jsonl_tail import AXES, last_row
+from minefleet.monitoring.learner_requests_in_journal import ROLLBACK
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slot_queries import SlotStatus, StreamSteps, count_steps, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
@@ -26,7 +26,7 @@ from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint_files import numbered, read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.run_yaml import METRICS_FILE, RUN_FILE, Run, read_run, run_directories, to_dict
-from minefleet.watch.curves import Row, has_place, numbers, read_curves
+from minefleet.watch.thinned_metrics_reader import Row, has_place, numbers, read_curves
 
 MARKED_POINTS = 2000
 """Rows in which evaluations are looked for: each stands in all rows until the next one."""

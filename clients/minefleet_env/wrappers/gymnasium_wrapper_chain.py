@@ -16,8 +16,8 @@ from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.wrappers.action_mask_validation import MASK
 from minefleet_env.wrappers.action_mask_wrapper import MaskFromInfo
+from minefleet_env.wrappers.empty_action_mask_check import MASK
 from minefleet_env.wrappers.image_transforms import grey, resizer
 from minefleet_env.wrappers.multi_step_wrapper import MultiStep, chunk_space_of
 from minefleet_env.wrappers.space_map import Env, Space, map_leaves

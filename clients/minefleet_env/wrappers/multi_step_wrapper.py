@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from minefleet_env.discounted_step_rewards import STEP_REWARDS
 from minefleet_env.errors import RefusedError
-from minefleet_env.wrappers.action_mask_validation import MASK
+from minefleet_env.wrappers.empty_action_mask_check import MASK
 from minefleet_env.wrappers.space_map import Env, Space, map_leaves
 
 

@@ -13,7 +13,7 @@ from minefleet.core.crafter_score import score
 from minefleet.core.errors import FleetError
 from minefleet.launch.env_policy_check import describe_environment
 from minefleet.runs.run_yaml import Run, read_run
-from minefleet.runs.trained_policy import TrainedPolicy, inspect_policy, read_weights
+from minefleet.runs.trained_policy_files import TrainedPolicy, inspect_policy, read_weights
 from minefleet_actor.evaluation.player import Played, make_player
 
 SEED_OFFSET = 10_000

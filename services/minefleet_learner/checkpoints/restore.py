@@ -11,7 +11,7 @@ from minefleet.policies import zero_value_head
 from minefleet.policies.weight_arrays import load_numpy, to_numpy
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, newest, read
 from minefleet.runs.run_yaml import Run
-from minefleet.runs.trained_policy import read_weights
+from minefleet.runs.trained_policy_files import read_weights
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.training.optimizer_state_arrays import (
     TrainState,

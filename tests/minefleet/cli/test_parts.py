@@ -16,11 +16,11 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.journal import append
-from minefleet.monitoring.journal_requests import PAUSE
+from minefleet.monitoring.learner_requests_in_journal import PAUSE
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.default_run_directory import fresh_directory
 from minefleet.runs.run_yaml import Run
-from minefleet.runs.trained_policy import find_checkpoint
+from minefleet.runs.trained_policy_files import find_checkpoint
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}
 RESULT = {**ROW, "skipped_steps": 3, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}

@@ -11,7 +11,7 @@ from tests.object_stores import object_store
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import append, read_whole_journal, record_start
-from minefleet.monitoring.journal_requests import answers_in, ask
+from minefleet.monitoring.learner_requests_in_journal import answers_in, ask
 from minefleet.monitoring.rollback_requests import answer_rollback, open_rollback, settle_rollbacks, undone_versions
 from minefleet.runs.checkpoint_files import newest, read_state
 from minefleet.runs.remote_snapshot_store import SnapshotStore

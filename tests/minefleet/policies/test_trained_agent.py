@@ -28,7 +28,7 @@ from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.checkpoint_retention import prune
 from minefleet.runs.exported_version import export
 from minefleet.runs.run_yaml import RUN_FILE, Run
-from minefleet.runs.trained_policy import read_trained
+from minefleet.runs.trained_policy_files import read_trained
 from minefleet_env.errors import EnvError
 
 EPISODES = 3

@@ -23,7 +23,7 @@ from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.exported_version import export, is_exported, read_exported, read_model, write_model
 from minefleet.runs.run_yaml import Run
-from minefleet.runs.trained_policy import inspect_policy, read_weights
+from minefleet.runs.trained_policy_files import inspect_policy, read_weights
 
 Weights = dict[str, NDArray[Any]]
 WEIGHTS: Weights = {

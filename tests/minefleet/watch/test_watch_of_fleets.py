@@ -19,7 +19,7 @@ from PIL import Image
 from tests.conftest import COMMAND, Fleet
 from tests.minefleet.watch.page_server import Browser, serving_page
 
-from minefleet.watch.curves import numbers
+from minefleet.watch.thinned_metrics_reader import numbers
 
 pytestmark = pytest.mark.fleet
 

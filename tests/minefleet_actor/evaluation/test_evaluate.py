@@ -17,7 +17,7 @@ from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.runs.checkpoint_files import Checkpoint, CheckpointState, write
 from minefleet.runs.run_yaml import Run
-from minefleet.runs.trained_policy import inspect_policy
+from minefleet.runs.trained_policy_files import inspect_policy
 from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse
 from minefleet_actor.evaluation.player import make_player
 from minefleet_actor.pool import EnvPool

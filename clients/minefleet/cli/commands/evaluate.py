@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minefleet.core.child_process_start import PYTHON
 from minefleet.runs.default_run_directory import newest_run
-from minefleet.runs.trained_policy import hold_checkpoint, inspect_policy
+from minefleet.runs.trained_policy_files import hold_checkpoint, inspect_policy
 
 MODULE = "minefleet_actor.evaluation.evaluate"
 

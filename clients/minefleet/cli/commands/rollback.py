@@ -2,11 +2,11 @@
 
 import argparse
 
-from minefleet.cli.learner_answer import wait_for_answer
+from minefleet.cli.journal_answer_wait import wait_for_answer
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import REFUSED, ask
-from minefleet.monitoring.journaled_settings import settings_at
+from minefleet.monitoring.learner_requests_in_journal import REFUSED, ask
+from minefleet.monitoring.live_settings_by_iteration import settings_at
 from minefleet.runs.checkpoint_rollback import choose
 from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.run_yaml import read_run

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.cli.config_arguments import split
-from minefleet.cli.learner_answer import wait_for_answer
+from minefleet.cli.journal_answer_wait import wait_for_answer
 from minefleet.config.live_settings import settings_of, with_settings
 from minefleet.config.overrides import read_overrides
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.journal_requests import REFUSED, ask
-from minefleet.monitoring.journaled_settings import settings_to_come
+from minefleet.monitoring.learner_requests_in_journal import REFUSED, ask
+from minefleet.monitoring.live_settings_by_iteration import settings_to_come
 from minefleet.runs.default_run_directory import newest_run
 from minefleet.runs.run_yaml import read_run
 

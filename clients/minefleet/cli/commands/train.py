@@ -43,8 +43,8 @@ from minefleet.launch.run_directory_setup import prepare, prepare_resumed
 from minefleet.launch.run_lock import holding
 from minefleet.launch.torchrun_variables import is_rank
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.journal_requests import SET, ask
-from minefleet.monitoring.journaled_settings import set_lines, settings_of_iteration, settings_to_come
+from minefleet.monitoring.learner_requests_in_journal import SET, ask
+from minefleet.monitoring.live_settings_by_iteration import set_lines, settings_of_iteration, settings_to_come
 from minefleet.monitoring.rollback_requests import settle_rollbacks
 from minefleet.runs.checkpoint_files import CheckpointState, newest, read_state
 from minefleet.runs.default_run_directory import fresh_directory, newest_run

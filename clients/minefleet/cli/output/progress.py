@@ -17,8 +17,8 @@ from minefleet.cli.output.readable_text import duration, from_here
 from minefleet.config import FleetConfig
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.journaled_pauses import WAYS_ON, pause_reason
-from minefleet.monitoring.journaled_settings import config_to_come
 from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.live_settings_by_iteration import config_to_come
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.run_yaml import JOURNAL_FILE, Run
 

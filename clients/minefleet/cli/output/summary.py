@@ -12,8 +12,8 @@ from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.launch.run_directory_setup import RESULT_FILE
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.journaled_pauses import pause_reason
-from minefleet.monitoring.journaled_settings import config_to_come
 from minefleet.monitoring.jsonl_tail import read_rows
+from minefleet.monitoring.live_settings_by_iteration import config_to_come
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint_files import newest
 from minefleet.runs.run_yaml import Run

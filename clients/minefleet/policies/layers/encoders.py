@@ -14,7 +14,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, tree_map
-from minefleet.policies.layers.action_mask_leaf import without_mask
+from minefleet.policies.layers.action_mask_in_observation import without_mask
 from minefleet.policies.layers.layer_utils import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
 from minefleet.policies.layers.onednn_linear import Dense
 from minefleet.policies.layers.text import TextFeatures

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, unflatten
-from minefleet.policies.layers.action_mask_leaf import without_mask
+from minefleet.policies.layers.action_mask_in_observation import without_mask
 from minefleet.policies.layers.mergeable_moments import Moments, merge, moments_of
 
 MAX_NORMALIZED = 10.0

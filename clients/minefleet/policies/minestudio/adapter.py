@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
-from minefleet.policies.layers.action_mask_leaf import mask_of
+from minefleet.policies.layers.action_mask_in_observation import mask_of
 from minefleet.policies.layers.heads import DictHead, DiscreteHead
 from minefleet.policies.layers.text import decode_text
 from minefleet.policies.layers.value_norm import ValueNorm

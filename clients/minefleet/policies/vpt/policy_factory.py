@@ -5,7 +5,7 @@ from typing import Any
 
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
-from minefleet.policies.layers.action_mask_leaf import check_mask
+from minefleet.policies.layers.action_mask_in_observation import check_mask
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA, PRESETS, VPTArchitecture, changed
 from minefleet.policies.vpt.vpt_policy import VPTPolicy
 from minefleet.policies.vpt.weight_files import load_vpt_policy, make_policy

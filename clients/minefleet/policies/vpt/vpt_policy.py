@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.core.tree import Tree
-from minefleet.policies.layers.action_mask_leaf import mask_of
+from minefleet.policies.layers.action_mask_in_observation import mask_of
 from minefleet.policies.layers.heads import DictHead, DiscreteHead
 from minefleet.policies.layers.layer_utils import VALUE_GAIN, orthogonal
 from minefleet.policies.layers.value_norm import ValueNorm

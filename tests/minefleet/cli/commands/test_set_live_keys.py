@@ -14,7 +14,7 @@ from tests.conftest import COMMAND
 from minefleet.config import EnvConfig, FleetConfig
 from minefleet.core.schema import Schema
 from minefleet.monitoring.journal import Line, append, read_whole_journal
-from minefleet.monitoring.journal_requests import REFUSED, SET, unanswered
+from minefleet.monitoring.learner_requests_in_journal import REFUSED, SET, unanswered
 from minefleet.runs.run_yaml import Run
 
 LR = "train_config.learning_rate"

@@ -15,7 +15,7 @@ from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
 from minefleet.monitoring import journal
-from minefleet.monitoring.journal_requests import PAUSE, SET, ask
+from minefleet.monitoring.learner_requests_in_journal import PAUSE, SET, ask
 from minefleet.runs.run_yaml import Run
 
 

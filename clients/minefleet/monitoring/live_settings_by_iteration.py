@@ -9,7 +9,7 @@ from minefleet.config import FleetConfig
 from minefleet.config.live_settings import with_settings
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import Line, read_whole_journal
-from minefleet.monitoring.journal_requests import ROLLBACK, SET, answers_in, unanswered
+from minefleet.monitoring.learner_requests_in_journal import ROLLBACK, SET, answers_in, unanswered
 from minefleet.runs.run_yaml import Run
 
 

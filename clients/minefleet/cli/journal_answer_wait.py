@@ -8,7 +8,7 @@ from pathlib import Path
 from minefleet.config import FleetConfig
 from minefleet.core.errors import GaveUpError
 from minefleet.monitoring.journal import Line, read_whole_journal
-from minefleet.monitoring.journal_requests import answers_in
+from minefleet.monitoring.learner_requests_in_journal import answers_in
 from minefleet.monitoring.status import is_answering, read_cards
 from minefleet.rpc.credentials import OPERATOR, read_credentials
 

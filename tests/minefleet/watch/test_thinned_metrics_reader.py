@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.minefleet.watch.page_server import row_of
 
 from minefleet.monitoring.jsonl_tail import last_row
-from minefleet.watch.curves import read_curves
+from minefleet.watch.thinned_metrics_reader import read_curves
 
 
 def write(path: Path, *lines: str) -> Path:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.journal_requests import (
+from minefleet.monitoring.journaled_pauses import last_pause
+from minefleet.monitoring.learner_requests_in_journal import (
     PAUSE,
     REFUSED,
     REQUEST,
@@ -18,8 +19,7 @@ from minefleet.monitoring.journal_requests import (
     newest_learner,
     unanswered,
 )
-from minefleet.monitoring.journaled_pauses import last_pause
-from minefleet.monitoring.journaled_settings import set_lines, settings_at
+from minefleet.monitoring.live_settings_by_iteration import set_lines, settings_at
 from minefleet.runs.run_yaml import JOURNAL_FILE
 
 KEYS = ("a", "b")
