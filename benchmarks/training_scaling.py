@@ -9,13 +9,14 @@ Beside each rate stand the cores that each role used, how busy each core was, wh
 the learner waited for steps. What is used up is named: all cores; one core, and who used most; the learner's time; or
 nothing, where steps wait for each other.
 
-A model (`harness/scaling_model.py`) is fitted to the fewest and the most environments. Its predictions stand beside all
-rates, and for more cores by themselves: with this learner, and with one that needs the share `--gpu` of its time.
+A model (`harness/scaling_model.py`) is fitted to the fewest and the most environments of one actor. Each measured rate
+stands beside its prediction, and a last table predicts larger machines: with this learner, and with one that uses a
+share of its processor time, as with a GPU, whose share nobody has measured.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from harness.acting_envs import make_bank
 from harness.report import aligned, line
-from harness.scaling_model import Costs, fit, predict
+from harness.scaling_model import Costs, fit_actor, predict
 from harness.whole_cases import CASES, CORES, share_cores
 from harness.whole_ours import train
 
@@ -79,9 +80,11 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=20.0, metavar="SECONDS")
     parser.add_argument("--cores", type=int, default=CORES)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="keys of our configuration")
-    parser.add_argument("--gpu", type=float, default=0.1, metavar="SHARE", help="of a learner's time, for predictions")
+    parser.add_argument("--learner-share", type=float, default=0.1, help="of the predicted cheaper learner")
     parser.add_argument("--picture", type=Path, help="file that the sweeps are drawn to")
     arguments = parser.parse_args()
+    if len(set(arguments.envs)) < 2:
+        parser.error("--envs needs two numbers: the model is fitted to the fewest and the most")
     cores = len(share_cores(arguments.cores))
     make_bank()
     sweeps: Sweeps = {"environments": [], "actors": []}
@@ -92,8 +95,8 @@ def main() -> None:
     costs = costs_of(sweeps["environments"])
     for name, levels in sweeps.items():
         print(aligned(rows_of(name, levels, costs, cores)))
-    print(f"Microseconds of a core: {costs}")
-    print(aligned(predictions(costs, arguments.gpu)))
+    print("us of a core: " + ", ".join(f"{name} {us:.0f}" for name, us in asdict(costs).items()))
+    print(aligned(predictions(costs, arguments.learner_share)))
     if arguments.picture is not None:
         draw(sweeps, cores, arguments.picture)
     for name, levels in sweeps.items():
@@ -120,20 +123,23 @@ def measure(envs: int, actors: int, arguments: argparse.Namespace) -> Level:
 
 
 def costs_of(levels: Sequence[Level]) -> Costs:
-    """The model's costs, from the fewest and the most environments."""
-    few, many = levels[0], levels[-1]
-    return fit(
-        (few.envs, few.us_per_step("actor")),
-        (many.envs, many.us_per_step("actor")),
+    """The model's costs."""
+    few, many = (choose(levels, key=lambda level: level.envs) for choose in (min, max))
+    decision, step = fit_actor((few.envs, few.us_per_step("actor")), (many.envs, many.us_per_step("actor")))
+    return Costs(
+        decision=decision,
+        step=step,
+        environments=many.us_per_step("environments"),
         learner=many.us_per_step("learner"),
-        others=many.us_per_step(*(set(ROLES) - {"actor", "learner"})),
+        replay=many.us_per_step("replay"),
+        rest=many.us_per_step("parameters", "launcher"),
     )
 
 
 def rows_of(name: str, levels: Sequence[Level], costs: Costs, available: int) -> list[list[str]]:
     """A sweep as a table."""
-    used = (f"{role}, cores" for role in ROLES)
-    rows = [[name, "steps/s", "predicted", "by the limit of", *used, "cores busy", "learner waits", "used up"]]
+    roles = (f"{role}, cores" for role in ROLES)
+    rows = [[name, "steps/s", "predicted", "limited by", *roles, "cores busy", "learner waits", "used up"]]
     for level in levels:
         predicted, limit = predict(costs, envs=level.envs, actors=level.actors, cores=available)
         used = (f"{level.cores.get(role, 0.0):.2f}" for role in ROLES)
@@ -143,16 +149,15 @@ def rows_of(name: str, levels: Sequence[Level], costs: Costs, available: int) ->
     return rows
 
 
-def predictions(costs: Costs, gpu: float) -> list[list[str]]:
-    """Larger machines as a table, with this learner and a faster one."""
+def predictions(costs: Costs, share: float) -> list[list[str]]:
+    """Larger machines as a table, with this learner and a cheaper one."""
     envs = CASES[CASE].envs
-    rows = [["cores", f"actors of {envs}", "steps/s", "limited by", f"learner in {gpu:.0%} of the time", "limited by"]]
+    cheaper = replace(costs, learner=costs.learner * share)
+    rows = [["cores", f"actors of {envs}", "steps/s", "limited by", "steps/s, cheaper learner", "limited by then"]]
     for actors, cores in LARGER:
         row = [str(cores), str(actors)]
-        for learner in (1.0, gpu):
-            rate, limit = predict(
-                replace(costs, learner=costs.learner * learner), envs=envs, actors=actors, cores=cores
-            )
+        for each in (costs, cheaper):
+            rate, limit = predict(each, envs=envs, actors=actors, cores=cores)
             row += [f"{rate:.0f}", limit]
         rows.append(row)
     return rows

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.role_process import TIMEOUT_S, wait_for, wait_for_deaths
 
-from minefleet.launch.non_learner_roles_handle import PID_FILE
+from minefleet.launch.rollout_manager_handle import PID_FILE
 from minefleet.online import get_rollout_manager
 
 pytestmark = pytest.mark.fleet

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.scaling_model import Costs, fit_actor, predict
 from harness.tracing import Row, Trace
 from harness.training_stages import STAGES, WAITS
 from harness.watching import Watch, family, look, pss_bytes
@@ -73,3 +74,35 @@ def test_benchmark_budget_looks_for_functions_that_exist() -> None:
     marks = {mark for _, marks in (*STAGES, ("", WAITS)) for mark in marks}
     missing = [mark for mark in marks if not any(mark in function for function in ours)]
     assert all(any(other in mark for other in NOT_OURS) for mark in missing), missing
+
+
+COSTS = Costs(decision=900.0, step=100.0, environments=20.0, learner=200.0, replay=30.0, rest=10.0)
+
+
+def test_fit_actor_finds_the_costs_that_made_the_times() -> None:
+    times = [(envs, COSTS.actor(envs)) for envs in (2, 32)]
+    assert fit_actor(*times) == pytest.approx((COSTS.decision, COSTS.step))
+
+
+@pytest.mark.parametrize(
+    ("envs", "actors", "cores", "us_per_step", "limit"),
+    [
+        (1, 1, 8, 1020.0, "the actors"),
+        (9, 2, 8, 200.0, "the learner"),
+        (9, 2, 2, 230.0, "all cores"),
+        (9, 1, 1, 460.0, "all cores"),
+    ],
+)
+def test_predicted_rate_is_that_of_the_lowest_limit(
+    envs: int, actors: int, cores: int, us_per_step: float, limit: str
+) -> None:
+    rate, decisive = predict(COSTS, envs=envs, actors=actors, cores=cores)
+    assert rate == pytest.approx(1e6 / us_per_step)
+    assert decisive == limit
+
+
+def test_replay_limits_where_all_else_is_plenty() -> None:
+    cheap = Costs(decision=0.0, step=10.0, environments=0.0, learner=10.0, replay=30.0, rest=0.0)
+    rate, decisive = predict(cheap, envs=16, actors=8, cores=64)
+    assert rate == pytest.approx(1e6 / 30)
+    assert decisive == "replay"

@@ -1,8 +1,11 @@
-"""A model of a whole run's throughput: what limits it is one core of each actor, the learner, or all cores together.
+"""Predicts the steps per second of a whole run from processor times. The lowest of these limits decides:
 
-Each step costs processor time: the actor's, which is that of a decision shared by its environments and that of the step
-itself; the learner's; and that of everybody else (environments, replay, parameters, the launcher). An actor and the
-learner have one busy thread each, so neither uses more than one core.
+    the actors   each plays in one thread, in turns with its environments where all of them share a process
+    the learner  trains in one thread
+    replay       one process on one core
+    all cores    the time that all processes use for a step, shared by the cores
+
+It knows no waiting and no contention: more actors on the same cores cost nothing in it.
 """
 
 from dataclasses import dataclass
@@ -10,50 +13,53 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Processor time in microseconds."""
+    """Processor times in microseconds."""
 
     decision: float
-    """Of an actor for a decision, however many environments it is for."""
+    """An actor's time for one decision, whatever the number of environments."""
     step: float
-    """Of an actor for each step of a decision."""
+    """An actor's time for one step, in addition."""
+    environments: float
+    """The environments' time for one step."""
     learner: float
-    """Per step."""
-    others: float
-    """Per step, of all other processes."""
+    """The learner's time for one step."""
+    replay: float
+    """Replay's time for one step."""
+    rest: float
+    """The other processes' time for one step."""
 
-    def actor(self, envs: float) -> float:
-        """Time of an actor per step, if a decision is for so many environments."""
+    def actor(self, envs: int) -> float:
+        """An actor's time per step, where each decision is for so many environments."""
         return self.decision / envs + self.step
 
 
-def fit(few: tuple[int, float], many: tuple[int, float], *, learner: float, others: float) -> Costs:
-    """Costs from an actor's microseconds per step at two numbers of environments.
+def fit_actor(few: tuple[int, float], many: tuple[int, float]) -> tuple[float, float]:
+    """The time of a decision, and the time of a step in addition.
 
     Args:
-        few: The smaller number of environments, and the time.
-        many: The larger one, and the time.
-        learner: Its microseconds per step.
-        others: Those of everybody else.
+        few: A number of environments, and an actor's microseconds per step.
+        many: The same of more environments.
     """
     (fewer, few_us), (more, many_us) = few, many
     decision = (few_us - many_us) / (1 / fewer - 1 / more)
-    return Costs(decision=decision, step=few_us - decision / fewer, learner=learner, others=others)
+    return decision, few_us - decision / fewer
 
 
 def predict(costs: Costs, *, envs: int, actors: int, cores: int) -> tuple[float, str]:
-    """Steps per second, and what limits them.
+    """Steps per second, and the limit that decides.
 
     Args:
-        costs: Fitted before.
-        envs: Environments of each actor.
-        actors: Their number.
-        cores: That all share.
+        costs: Processor times.
+        envs: Environments of each actor, in one process.
+        actors: Number of actors.
+        cores: Cores of the machine.
     """
-    each = costs.actor(envs)
+    playing = costs.actor(envs) + costs.environments
     limits = {
-        "the actors": actors / each,
+        "the actors": actors / playing,
         "the learner": 1 / costs.learner,
-        "all cores": cores / (each + costs.learner + costs.others),
+        "replay": 1 / costs.replay,
+        "all cores": cores / (playing + costs.learner + costs.replay + costs.rest),
     }
     limit = min(limits, key=limits.__getitem__)
     return limits[limit] * 1e6, limit

@@ -23,9 +23,9 @@ from minefleet.config.yaml_text import as_yaml
 from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import ConfigError, FleetError, GaveUpError
 from minefleet.core.function_references import reference_of
-from minefleet.launch import non_learner_roles_daemon
-from minefleet.launch.non_learner_roles_handle import RolloutManager
+from minefleet.launch import rollout_manager_process
 from minefleet.launch.role_supervisor import LEARNER_ONLY, supervisor
+from minefleet.launch.rollout_manager_handle import RolloutManager
 from minefleet.launch.run_directory_setup import RESULT_FILE, join, prepare, prepare_resumed
 from minefleet.launch.run_lock import hold, holding
 from minefleet.runs.run_yaml import RUN_FILE, WHOLE_CONFIG_FILE, Run, read_run
@@ -65,7 +65,7 @@ def start_rolloutmanager(
         return RolloutManager(join(config, manager.run.directory))
     run = None if is_there else prepare(config, directory)
     descriptor = hold(directory)
-    return non_learner_roles_daemon.start(
+    return rollout_manager_process.start(
         run or prepare_resumed(config, read_run(directory)),
         outlives_us=config.detach_rollout_manager,
         descriptor=descriptor,
@@ -154,7 +154,7 @@ def _train(run: Run) -> dict[str, Any]:
 
     def tick() -> None:
         if not manager.pid:
-            log = run.logs / non_learner_roles_daemon.LOG
+            log = run.logs / rollout_manager_process.LOG
             raise FleetError(f"the rollout manager has ended before the learner; see {log}")
 
     result.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
 from minefleet_env.process_messages import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.space_conversion import reader, schema_of, writer
-from minefleet_env.wrappers.empty_action_mask_check import MASK, allow_nothing, masks_of
+from minefleet_env.wrappers.action_mask_rows import MASK, allow_nothing, masks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from minefleet.launch.non_learner_roles_handle import RolloutManager
+    from minefleet.launch.rollout_manager_handle import RolloutManager
     from minefleet.policies import Policy
     from minefleet_learner.data.batch import Batch
     from minefleet_learner.iteration_input import IterationInput

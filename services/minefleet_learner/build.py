@@ -21,7 +21,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run_yaml import Run
 from minefleet_learner.checkpoints.host_copy import Copier
-from minefleet_learner.checkpoints.run_directory_uploader import SnapshotUploader
+from minefleet_learner.checkpoints.run_snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher
@@ -34,8 +34,8 @@ from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.loop import Learner
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
+from minefleet_learner.rank_coordinator import LeadingShards
 from minefleet_learner.rank_worker import FollowingShards, RankWorker
-from minefleet_learner.rank_zero_leader import LeadingShards
 from minefleet_learner.targets.forward_passes import compute_dtype
 from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.rng_state import seed_everything

@@ -32,7 +32,7 @@ from minefleet.rpc.replay_types import NO_POSITION, Position
 from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.runs.checkpoint_files import CheckpointState
 from minefleet.runs.run_yaml import RUN_FILE, Run
-from minefleet_learner.checkpoints.run_directory_uploader import SnapshotUploader
+from minefleet_learner.checkpoints.run_snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.collapse_pause import Pause
 from minefleet_learner.data.prefetcher import Prefetcher

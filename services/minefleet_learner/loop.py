@@ -42,7 +42,7 @@ from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.live_config import LiveConfig
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.metrics.stop_rule import Deadline
-from minefleet_learner.rank_zero_leader import begin, end, have_update, whole_lease
+from minefleet_learner.rank_coordinator import begin, end, have_update, whole_lease
 from minefleet_learner.training.schedules import Rates, progress, rates
 from minefleet_learner.training.update_report import UpdateReport
 from minefleet_learner.training.updater import Updater

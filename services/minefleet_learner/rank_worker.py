@@ -27,7 +27,7 @@ from minefleet_learner.checkpoints.restore import restore
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.ranks import Ranks
-from minefleet_learner.rank_zero_leader import END, PART, START, UPDATE, compare, whole_lease
+from minefleet_learner.rank_coordinator import END, PART, START, UPDATE, compare, whole_lease
 from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import Rates
 from minefleet_learner.training.updater import Updater

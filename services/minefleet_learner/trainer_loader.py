@@ -13,7 +13,7 @@ from minefleet.config import TrainConfig
 from minefleet.config.root_config import OUR_TRAINER
 from minefleet.core import function_references
 from minefleet.core.errors import ConfigError
-from minefleet.launch.non_learner_roles_handle import RolloutManager
+from minefleet.launch.rollout_manager_handle import RolloutManager
 from minefleet.runs.run_yaml import Run
 from minefleet_learner.base_trainer import BaseTrainer, PPOTrainer
 

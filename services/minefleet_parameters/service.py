@@ -30,7 +30,7 @@ from minefleet_parameters.announcer import Announcer
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensor_sender import TensorSender, begin
-from minefleet_parameters.watcher_census import Watchers
+from minefleet_parameters.watcher_counts import Watchers
 from minefleet_parameters.weights_upload import WeightsUpload
 from minefleet_runtime.role_status import StatusTracker
 

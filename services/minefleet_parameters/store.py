@@ -51,8 +51,8 @@ from minefleet.rpc.weights.tensor_message_serializer import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.store_identity import IDENTITY_FILE, StoreIdentity, check_identity, read_identity
 from minefleet_parameters.tensor_files import Span, TensorFiles, Whole, spans
-from minefleet_parameters.version_records import DISK_FULL_RETRY_S, newest_damaged, read_version
-from minefleet_parameters.weights_upload import WeightsUpload
+from minefleet_parameters.version_records import newest_damaged, read_version
+from minefleet_parameters.weights_upload import DISK_FULL_RETRY_S, WeightsUpload
 from minefleet_runtime.retryable_resource_errors import overloaded_when_full
 
 SYNCS_AT_ONCE = 16

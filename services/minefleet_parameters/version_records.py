@@ -8,7 +8,6 @@ from minefleet.core.errors import CorruptError, RejectedError
 from minefleet.rpc.weights.manifest import check_manifest
 from minefleet.v1 import weights_pb2
 
-DISK_FULL_RETRY_S = 5.0
 DAMAGED_SUFFIX = ".damaged"
 """Suffix under which people set the record of a damaged version aside."""
 

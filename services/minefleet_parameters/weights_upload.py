@@ -17,8 +17,10 @@ from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_message_serializer import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.tensor_files import Checksums, Whole, header_of, to_data
-from minefleet_parameters.version_records import DISK_FULL_RETRY_S
 from minefleet_runtime.retryable_resource_errors import overloaded_when_full
+
+DISK_FULL_RETRY_S = 5.0
+"""Time after which a publish that found no room is to be tried again."""
 
 
 class WeightsUpload:

@@ -15,7 +15,7 @@ from minefleet.rpc.payload_message_serializer import SERVICE, message_of, transf
 from minefleet.rpc.replay_types import ORDERS, OUTCOMES, Order, Outcome, Position
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.append_receiver import MAX_NUMBER, check_name, receive
-from minefleet_replay.engine.latest_departures import why_dropped
+from minefleet_replay.engine.latest_drops import why_dropped
 from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics, refusal
 from minefleet_replay.engine.replay import Replay

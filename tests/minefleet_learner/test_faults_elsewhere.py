@@ -53,8 +53,8 @@ FAULTS = {
         f"{LEARNER}/algorithms/test_fragment_chain_advantages.py::test_chain_breaks_at_a_gap"
     ],
     "the reference starts every fragment afresh": [
-        f"{LEARNER}/targets/test_reference_recurrent_states.py::test_reference_state_is_carried_along_its_stream_within_a_batch_and_to_the_next",
-        f"{LEARNER}/targets/test_reference_recurrent_states.py::test_reference_state_without_the_fragment_before_is_the_stored_one",
+        f"{LEARNER}/targets/test_reference_policy_state_cache.py::test_reference_state_is_carried_along_its_stream_within_a_batch_and_to_the_next",
+        f"{LEARNER}/targets/test_reference_policy_state_cache.py::test_reference_state_without_the_fragment_before_is_the_stored_one",
     ],
     "a variance below zero by rounding makes advantages NaN": [
         f"{LEARNER}/test_faults_elsewhere.py::test_advantages_that_hardly_vary_are_normalised_to_finite_numbers"

@@ -15,7 +15,7 @@ from tests.minefleet_learner.test_loop import Fleet, iterate, make_config
 
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.launch.non_learner_roles_handle import RolloutManager
+from minefleet.launch.rollout_manager_handle import RolloutManager
 from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.monitoring.learner_requests_in_journal import REFUSED, SET, answers_in, ask
 from minefleet.monitoring.live_settings_by_iteration import set_lines

@@ -15,7 +15,7 @@ from torch import Tensor
 from minefleet.core.errors import ConfigError, FleetError
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.launch.non_learner_roles_handle import RolloutManager
+from minefleet.launch.rollout_manager_handle import RolloutManager
 from minefleet.policies import Policy, build
 from minefleet.runs.checkpoint_files import newest
 from minefleet.v1 import status_service_pb2

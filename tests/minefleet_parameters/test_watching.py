@@ -16,7 +16,7 @@ from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc
-from minefleet_parameters import watcher_census
+from minefleet_parameters import watcher_counts
 
 Parameters = Any
 """The `Parameters` of conftest.py, which cannot be imported here."""
@@ -123,7 +123,7 @@ def test_filming_stays_with_the_first_watcher_that_can_when_it_reconnects(
 def test_filming_passes_to_the_next_watcher_that_can_film_when_one_leaves(
     learner: ParametersClient, watching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher_census, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(watcher_counts, "RECONNECT_S", 0.01)
     onlooker = watching()
     cameras = [watching(watcher=name, can_film=True) for name in ("first", "second")]
     for camera, films in zip(cameras, ("first", "second"), strict=True):

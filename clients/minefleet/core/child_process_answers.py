@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from minefleet.core.child_process_start import PYTHON, Start, start_fresh
+from minefleet.core.child_process_start import PYTHON, Start, file_in_memory, start_fresh
 from minefleet.core.errors import ConfigError, EnvFailedError
 from minefleet.core.immediate_process_exit import exit_at_once
 from minefleet.core.parent_death import tied
@@ -41,11 +41,6 @@ def ask(module: str, *arguments: str, start: Start = start_fresh) -> dict[str, A
     if "env_failure" in answer:
         raise EnvFailedError(answer["env_failure"])
     raise ConfigError(answer.get("error", f"{module} ended with exit code {code}: {last_word}"))
-
-
-def file_in_memory() -> BinaryIO:
-    """A file without a name, for a child to write to."""
-    return os.fdopen(os.memfd_create("minefleet"), "w+b")
 
 
 def read_answer(file: BinaryIO) -> dict[str, Any]:

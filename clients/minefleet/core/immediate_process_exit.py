@@ -1,4 +1,4 @@
-"""Ends this process without the interpreter's own end."""
+"""Exits at once, without the interpreter's shutdown."""
 
 import atexit
 import os

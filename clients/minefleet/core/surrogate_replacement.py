@@ -1,4 +1,4 @@
-"""Texts that people and the wire can take."""
+"""Replaces what UTF-8 cannot encode, so that texts can be sent and printed."""
 
 
 def readable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The signals that end a command in order."""
+"""The signals that ask a process to stop, and how long several of them count as one."""
 
 import signal
 

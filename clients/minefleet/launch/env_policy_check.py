@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minefleet.config import FleetConfig
-from minefleet.core.child_process_answers import ask, file_in_memory, read_answer, read_last_line, reply
-from minefleet.core.child_process_start import Start, start_fresh
+from minefleet.core.child_process_answers import ask, read_answer, read_last_line, reply
+from minefleet.core.child_process_start import Start, file_in_memory, start_fresh
 from minefleet.core.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema

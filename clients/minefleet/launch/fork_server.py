@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 import setproctitle
 
-from minefleet.core.child_process_answers import file_in_memory
-from minefleet.core.child_process_start import NO_DESCRIPTORS, PYTHON, Process, start_fresh
+from minefleet.core.child_process_start import NO_DESCRIPTORS, PYTHON, Process, file_in_memory, start_fresh
 from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.launch.placement import ONE_THREAD_EACH
 

@@ -1,4 +1,4 @@
-"""Finds what is wrong with a launch before a role starts. Only when nothing is, the run directory is written.
+"""Sets up a run's directory once nothing is wrong with the launch.
 
 The cheap checks come first, then the environment and the policy are tried in a child process.
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 from minefleet.rpc.channel import CALL_TIMEOUT_S
 from minefleet.rpc.durations import duration
-from minefleet.rpc.fragment_departures import Departure
+from minefleet.rpc.fragment_drop_record import DropRecord
 from minefleet.rpc.message_pieces import bundled, pieces
 from minefleet.rpc.payload_message_serializer import append_call, message_of, read_call
 from minefleet.rpc.replay_types import (
@@ -197,7 +197,7 @@ class ReplayClient(ServiceClient):
         request = replay_service_pb2.ReadEpisodesRequest(learner=self._learner(), cursor=cursor, limit=limit)
         return self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
 
-    def why_dropped(self, stream: str = "", limit: int = 100) -> list[Departure]:
+    def why_dropped(self, stream: str = "", limit: int = 100) -> list[DropRecord]:
         """Returns why fragments of a stream, or of all, left; the latest first, as far back as replay remembers.
 
         Raises:
@@ -205,7 +205,7 @@ class ReplayClient(ServiceClient):
         """
         request = replay_service_pb2.WhyDroppedRequest(stream=stream, limit=limit)
         response = self._call(lambda: self._stub.WhyDropped(request, timeout=CALL_TIMEOUT_S))
-        return [Departure.from_proto(departure) for departure in response.departures]
+        return [DropRecord.from_proto(departure) for departure in response.departures]
 
     def _learner(self) -> replay_service_pb2.Learner:
         position = self.position

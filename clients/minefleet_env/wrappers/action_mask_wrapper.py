@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.wrappers.empty_action_mask_check import MASK
+from minefleet_env.wrappers.action_mask_rows import MASK
 from minefleet_env.wrappers.space_map import Env, Space
 
 SOLE_KEY = "obs"

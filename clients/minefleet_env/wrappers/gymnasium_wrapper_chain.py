@@ -16,15 +16,15 @@ from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
 from minefleet_env.errors import EnvError, RefusedError
+from minefleet_env.wrappers.action_mask_rows import MASK
 from minefleet_env.wrappers.action_mask_wrapper import MaskFromInfo
-from minefleet_env.wrappers.empty_action_mask_check import MASK
 from minefleet_env.wrappers.image_transforms import grey, resizer
-from minefleet_env.wrappers.multi_step_wrapper import MultiStep, chunk_space_of
+from minefleet_env.wrappers.multi_step_wrapper import MultiStep, in_chunks
 from minefleet_env.wrappers.space_map import Env, Space, map_leaves
 
 
 def apply(bare: Any, wrappers: Mapping[str, Any]) -> Env:
-    """Applies what is wanted, in the order of `wrapping`."""
+    """Applies what is wanted, in the order that `wrap` draws."""
     if not isinstance(bare, gymnasium.Env):
         raise RefusedError(f"env.wrappers wrap a gymnasium.Env, and this is a {type(bare).__name__}")
     env: Env = bare
@@ -41,7 +41,7 @@ def apply(bare: Any, wrappers: Mapping[str, Any]) -> Env:
     if wrappers["action_mask"]:
         env = MaskFromInfo(env, wrappers["action_mask"])
     if wrappers["action_chunk"] > 1:
-        env = MultiStep(env, wrappers["action_chunk"], chunk_space_of(env, wrappers["action_chunk"]))
+        env = in_chunks(env, wrappers["action_chunk"])
     return env
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from minefleet_env.discounted_step_rewards import STEP_REWARDS
 from minefleet_env.errors import RefusedError
-from minefleet_env.wrappers.empty_action_mask_check import MASK
+from minefleet_env.wrappers.action_mask_rows import MASK
 from minefleet_env.wrappers.space_map import Env, Space, map_leaves
 
 
@@ -47,7 +47,12 @@ class MultiStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, {**info, STEP_REWARDS: rewards} if lists_rewards else info
 
 
-def chunk_space_of(env: Env, count: int) -> Space:
+def in_chunks(env: Env, count: int) -> MultiStep:
+    """Wraps an environment so that an action is so many actions."""
+    return MultiStep(env, count, _chunk_space(env, count))
+
+
+def _chunk_space(env: Env, count: int) -> Space:
     """The space of so many actions: along a new first axis of each leaf."""
     if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
         raise RefusedError(f"env.wrappers.action_chunk: {MASK!r} says what is allowed next, and not what after that")

@@ -38,24 +38,24 @@ class Pool(abc.ABC):
         self._schema = schema.to_dict()
         self._frame_shape = frame_shape
         self._discount = discount
-        self._book = SlotStateMachine(
+        self._slot_states = SlotStateMachine(
             schema, worker_config, seed=seed, actor_index=actor_index, batched=env_config.batched
         )
 
     @property
     def num_slots(self) -> int:
         """Number of environments."""
-        return len(self._book.command)
+        return len(self._slot_states.command)
 
     @property
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
-        return unflatten(self._book.arrays.obs)
+        return unflatten(self._slot_states.arrays.obs)
 
     @property
     def cooling_down(self) -> int:
         """Number of slots that failed so often that they are left alone for a while."""
-        return self._book.breaker.cooling_down(time.monotonic())
+        return self._slot_states.breaker.cooling_down(time.monotonic())
 
     @property
     def hosts(self) -> Mapping[str, int]:
@@ -65,30 +65,30 @@ class Pool(abc.ABC):
     @property
     def rests_until_s(self) -> NDArray[np.float64]:
         """[num_slots] float64: when each slot's pause after failures is over, on the monotonic clock."""
-        return self._book.breaker.until_s
+        return self._slot_states.breaker.until_s
 
     @property
     def frames(self) -> NDArray[np.uint8]:
         """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
-        return self._book.arrays.frame
+        return self._slot_states.arrays.frame
 
     def begun(self, slot: int) -> tuple[int, str]:
         """The seed, -1 for none, and the task with which a slot's latest reset was asked for."""
-        return int(self._book.arrays.seed[slot]), bytes(self._book.arrays.task[slot]).decode()
+        return int(self._slot_states.arrays.seed[slot]), bytes(self._slot_states.arrays.task[slot]).decode()
 
     def film(self, slot: int, on: bool) -> None:
         """Makes a slot render its frames from its next command on, or no longer."""
         if on and not self.is_filmed(slot):
-            self._book.arrays.frame[slot] = 0  # It may be an old one.
-        self._book.arrays.film[slot] = on
+            self._slot_states.arrays.frame[slot] = 0  # It may be an old one.
+        self._slot_states.arrays.film[slot] = on
 
     def is_filmed(self, slot: int) -> bool:
         """Whether a slot renders its frames."""
-        return bool(self._book.arrays.film[slot])
+        return bool(self._slot_states.arrays.film[slot])
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
-        self._book.step(slots, action)
+        self._slot_states.step(slots, action)
 
     def reset(self, slots: Slots, seed: int | None = None, task: str = "") -> None:
         """Asks for a new episode in each slot, from the next `wait` on. No slot is ever reset without being asked.
@@ -97,7 +97,7 @@ class Pool(abc.ABC):
         A seed is for an environment that has not played yet; without one the pool chooses it. Without a task, the
         environments choose.
         """
-        self._book.reset(slots, seed, task)
+        self._slot_states.reset(slots, seed, task)
 
     @abc.abstractmethod
     def start(self) -> None:

@@ -93,15 +93,17 @@ class EnvPool(Pool):
     def start(self) -> None:
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
         self._memory = shared_slot_arrays.create(self._schema, self.num_slots, self._frame_shape)
-        self._book.arrays = shared_slot_arrays.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
-        self._supervisor.open(self._setups(), self._book.arrays.began_s)
+        self._slot_states.arrays = shared_slot_arrays.attach(
+            self._memory, self._schema, self.num_slots, self._frame_shape
+        )
+        self._supervisor.open(self._setups(), self._slot_states.arrays.began_s)
         for index in range(len(self._supervisor.processes)):
             self._begin(index)
         while not any(process.made for process in self._supervisor.processes):
             self._turn(np.inf)
         self._running = True
         spread = np.arange(self.num_slots) / self.num_slots * self._config.start_jitter_s
-        self._book.breaker.until_s[:] = time.monotonic() + spread
+        self._slot_states.breaker.until_s[:] = time.monotonic() + spread
 
     def step(self, slots: Slots, action: Tree) -> None:
         """See `Pool`."""
@@ -125,12 +127,12 @@ class EnvPool(Pool):
         while self._asked:
             self._pass_on(self._asked.pop())
         self._turn(until_s)
-        while not (self._book.has_results or self._supervisor.was_woken) and time.monotonic() < until_s:
+        while not (self._slot_states.has_results or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
         waited_s = self._supervisor.idle_s - idle_s
         self._gather(min(until_s, time.monotonic() + self._gather_s))
         self._supervisor.was_woken = False
-        return self._book.take(waited_s)
+        return self._slot_states.take(waited_s)
 
     def wake(self) -> None:
         """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
@@ -164,7 +166,7 @@ class EnvPool(Pool):
         """Records the results of a process's environments, and sends the process what has come up meanwhile."""
         index, reply, longest = answer
         process = self._supervisor.processes[index]
-        self._book.record(reply, process.slots)
+        self._slot_states.record(reply, process.slots)
         self._log.record_all(reply.failures, process.slots, time.monotonic())
         if longest >= Command.RESET:
             self._turnstile.leave(index, comes_back=longest == Command.MAKE)
@@ -186,8 +188,8 @@ class EnvPool(Pool):
             self._log.record(failure, time.monotonic())
             slots = self._supervisor.processes[index].slots
             if was_made:
-                self._book.lose(slots, failure)
-            self._supervisor.call_at(index, self._book.breaker.fail(slots, failure.text, time.monotonic()))
+                self._slot_states.lose(slots, failure)
+            self._supervisor.call_at(index, self._slot_states.breaker.fail(slots, failure.text, time.monotonic()))
         self._admit()
 
     def _lighten(self, heavy: OverMemory) -> None:
@@ -203,7 +205,7 @@ class EnvPool(Pool):
         """Starts a process that is down, when the turnstile lets it."""
         if self._turnstile.enter(index):
             slots = self._supervisor.processes[index].slots
-            self._book.renew(slots)
+            self._slot_states.renew(slots)
             self._wear.renew(slots, time.monotonic())
             self._supervisor.start(index)
 
@@ -223,7 +225,7 @@ class EnvPool(Pool):
         process = self._supervisor.processes[index]
         if not process.is_idle:
             return
-        row = self._book.command[process.slots.start : process.slots.stop]
+        row = self._slot_states.command[process.slots.start : process.slots.stop]
         commands = row.tobytes()
         if self._env_config.batched and not all(commands):
             return
@@ -238,7 +240,7 @@ class EnvPool(Pool):
         """Returns the commands without the resets that must wait; recreates worn environments for the others."""
         process, now_s = self._supervisor.processes[index], time.monotonic()
         slots = process.slots
-        until_s = self._book.breaker.until_s[slots.start : slots.stop]
+        until_s = self._slot_states.breaker.until_s[slots.start : slots.stop]
         is_reset = row >= Command.RESET
         is_ripe = is_reset & (until_s <= now_s)
         waits = is_reset & ~is_ripe
@@ -261,14 +263,14 @@ class EnvPool(Pool):
 
     def _renew(self, slots: list[int], now_s: float) -> None:
         """Recreates environments in their process, with the reset that waits for each."""
-        self._book.renew(slots)
+        self._slot_states.renew(slots)
         for slot in slots:
-            self._book.command[slot] = Command.REMAKE
+            self._slot_states.command[slot] = Command.REMAKE
             self._wear.renew(range(slot, slot + 1), now_s)
 
     def _release_memory(self) -> None:
         """Drops the references to the arrays; another holder keeps one alive."""
-        self._book.arrays = shared_slot_arrays.private(self._schema, 0)
+        self._slot_states.arrays = shared_slot_arrays.private(self._schema, 0)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1

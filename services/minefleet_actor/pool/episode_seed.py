@@ -1,4 +1,4 @@
-"""The seed of each episode, which follows from the run's."""
+"""The seed of an environment, which follows from the run's."""
 
 import numpy as np
 

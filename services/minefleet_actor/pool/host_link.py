@@ -18,7 +18,7 @@ from minefleet.v1 import worlds_service_pb2
 from minefleet_actor.pool.pool_results import Failure
 from minefleet_env.process_messages import FAILURES, MAX_FRAME_BYTES, Command, EpisodeEnd, Kind
 from minefleet_env.shared_slot_arrays import Arrays
-from minefleet_env.wrappers.empty_action_mask_check import allow_nothing, masks_of
+from minefleet_env.wrappers.action_mask_rows import allow_nothing, masks_of
 
 MAX_WAITING = 8
 """Messages of a host that may wait for the loop; it is not read from beyond."""

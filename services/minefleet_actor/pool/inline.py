@@ -37,10 +37,10 @@ class InlinePool(Pool):
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
-        self._book.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
-        self._book.renew(self._slots)
+        self._slot_states.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
+        self._slot_states.renew(self._slots)
         sys.path += [place for place in interpreter_command.import_path("") if place not in sys.path]
-        arrays, discount = self._book.arrays, self._discount
+        arrays, discount = self._slot_states.arrays, self._discount
         self._host = make_host(asdict(self._env_config), self._schema, arrays, self._slots, discount)
         failures = self._host.make().failures
         if failures:
@@ -56,7 +56,7 @@ class InlinePool(Pool):
                 break
             now_s = time.monotonic()
         self._woken.clear()
-        return self._book.take()
+        return self._slot_states.take()
 
     def wake(self) -> None:
         """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
@@ -70,18 +70,18 @@ class InlinePool(Pool):
 
     def _run(self, now_s: float) -> bool:
         """Runs the commands, but not the resets of slots that pause; says whether there were any."""
-        row = self._book.command
-        may_go = (row < Command.RESET) | (self._book.breaker.until_s <= now_s)
+        row = self._slot_states.command
+        may_go = (row < Command.RESET) | (self._slot_states.breaker.until_s <= now_s)
         commands = (row * may_go).tobytes()
         if self._host is None or not (all if self._env_config.batched else any)(commands):
             return False
         row[may_go] = Command.NONE
         reply = self._host.run(commands)
-        self._book.record(reply, self._slots)
+        self._slot_states.record(reply, self._slots)
         self._log.record_all(reply.failures, self._slots, time.monotonic())
         return True
 
     def _next_s(self, now_s: float) -> float:
         """When the first pause is over that a reset waits for. Others of a batch may wait for something else."""
-        until_s = self._book.breaker.until_s[self._book.command >= Command.RESET]
+        until_s = self._slot_states.breaker.until_s[self._slot_states.command >= Command.RESET]
         return float(np.min(until_s[until_s > now_s], initial=np.inf))

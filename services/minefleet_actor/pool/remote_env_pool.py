@@ -56,7 +56,7 @@ class HostedPool(Pool):
 
     def start(self) -> None:
         """Returns at once: hosts may come at any time."""
-        self._book.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
+        self._slot_states.arrays = shared_slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
 
     def join(self, hello: worlds_service_pb2.Hello, cancel: Callable[[], object]) -> HostLink:
         """Gives a host slots. May be called from any thread.
@@ -110,7 +110,7 @@ class HostedPool(Pool):
         """
         until_s, idle_s, was_woken = time.monotonic() + timeout_s, 0.0, False
         self._pass_on()
-        while not (self._book.has_results or was_woken):
+        while not (self._slot_states.has_results or was_woken):
             began_s = time.monotonic()
             try:
                 arrived = self._inbox.get(timeout=max(0.0, min(until_s, self._next_s()) - began_s))
@@ -124,7 +124,7 @@ class HostedPool(Pool):
                     break
             self._cut_off_overdue()
             self._pass_on()
-        return self._book.take(idle_s)
+        return self._slot_states.take(idle_s)
 
     def wake(self) -> None:
         """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
@@ -140,7 +140,7 @@ class HostedPool(Pool):
         for link in set(self._links):
             link.end()
         self._links = []
-        self._book.arrays = shared_slot_arrays.private(self._schema, 0)
+        self._slot_states.arrays = shared_slot_arrays.private(self._schema, 0)
 
     def _take(self, arrived: Arrived | None) -> bool:
         """Does what an arrival calls for; says whether it was a `wake`."""
@@ -153,7 +153,7 @@ class HostedPool(Pool):
             self._links.append(link)
         elif link in self._links:
             try:
-                outcomes = link.apply(arrived.results, self._spaces, self._book.arrays)
+                outcomes = link.apply(arrived.results, self._spaces, self._slot_states.arrays)
             except RejectedError as error:
                 self._lose(link, Failure("contract", f"host {link.name}: {error}"), error)
             else:
@@ -172,7 +172,7 @@ class HostedPool(Pool):
                 failures[outcome.slot] = outcome.failure
                 text = f"host {link.name}, slot {outcome.slot}: {outcome.failure.text}"
                 self._log.record(Failure(outcome.failure.kind, text), time.monotonic())
-        self._book.record(Reply(bytes(kinds), endings, failures), range(self.num_slots))
+        self._slot_states.record(Reply(bytes(kinds), endings, failures), range(self.num_slots))
 
     def _lose(self, link: HostLink, failure: Failure, error: FleetError | None) -> None:
         """Cuts a host off; its slots wait for another one."""
@@ -181,7 +181,7 @@ class HostedPool(Pool):
         self._links.remove(link)
         link.end(error)
         self._log.record(failure, time.monotonic())
-        self._book.lose(link.slots.tolist(), failure)
+        self._slot_states.lose(link.slots.tolist(), failure)
         with self._lock:
             self._free = sorted([*self._free, *link.slots.tolist()])
 
@@ -193,19 +193,19 @@ class HostedPool(Pool):
 
     def _pass_on(self) -> None:
         """Passes on the commands of slots that have a host and need not pause."""
-        now_s, command = time.monotonic(), self._book.command
+        now_s, command = time.monotonic(), self._slot_states.command
         if not command.any():
             return
-        may_go = (command != Command.NONE) & ((command == Command.STEP) | (self._book.breaker.until_s <= now_s))
+        may_go = (command != Command.NONE) & ((command == Command.STEP) | (self._slot_states.breaker.until_s <= now_s))
         for link in self._links:
             worlds = np.flatnonzero(may_go[link.slots] & link.idle)
             if len(worlds):
                 slots = link.slots[worlds]
-                link.send(worlds, command[slots], self._book.arrays)
+                link.send(worlds, command[slots], self._slot_states.arrays)
                 command[slots] = Command.NONE
 
     def _next_s(self) -> float:
         """When the next pause that a reset waits for is over, or a command overdue; always within an hour."""
-        waiting = self._book.breaker.until_s[self._book.command >= Command.RESET]
+        waiting = self._slot_states.breaker.until_s[self._slot_states.command >= Command.RESET]
         ahead = waiting[waiting > time.monotonic()]
         return float(min([time.monotonic() + 3600.0, *(link.due_s for link in self._links), *ahead.tolist()]))

@@ -1,4 +1,4 @@
-"""Statistics of importance weights: how likelier one policy is than another to act as was acted.
+"""Statistics of importance weights: how much likelier one policy is than another to take the same actions.
 
 Shape legend: B = fragments, T = steps.
 """

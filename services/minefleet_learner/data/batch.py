@@ -28,7 +28,7 @@ from minefleet.core.errors import RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.data.decode_ahead import DecodeAhead
-from minefleet_learner.data.unpacked_observations import LazyObs, places, stack
+from minefleet_learner.data.unpacked_observations import UnpackedObs, places, stack
 
 Name = tuple[str, int]
 """Stream and sequence of a fragment."""
@@ -106,7 +106,7 @@ def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
     return filled(batch, stack([(steps, steps.large_fields) for _, steps in named], batch.seen_mask.shape[1]))
 
 
-def filled(batch: Batch, large: LazyObs) -> Batch:
+def filled(batch: Batch, large: UnpackedObs) -> Batch:
     """The batch with what is large of all of its rows."""
     return replace(batch, seen=large.seen, recurrent_state=large.recurrent_state)
 

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from minefleet.core.tree import Tree, tree_map
 from minefleet_learner.data.to_device import Uploader
-from minefleet_learner.data.unpacked_observations import LazyObs, Row, stack
+from minefleet_learner.data.unpacked_observations import Row, UnpackedObs, stack
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedRows:
     """The large parts of some rows of a batch, on the device."""
 
-    large: LazyObs
+    large: UnpackedObs
     place: Tensor
     """[B] int64, where each row lies in it; -1 for one that does not."""
 
@@ -33,14 +33,14 @@ class DecodedRows:
         """Whether all of rows [b] are here."""
         return bool((self.place[rows] >= 0).all())
 
-    def pick(self, rows: Tensor) -> LazyObs:
+    def pick(self, rows: Tensor) -> UnpackedObs:
         """The large parts of rows [b], in their order."""
         at = self.place[rows]
 
         def picked(tree: Tree) -> Tree:
             return tree_map(lambda leaf: leaf[at], tree)
 
-        return LazyObs(seen=picked(self.large.seen), recurrent_state=picked(self.large.recurrent_state))
+        return UnpackedObs(seen=picked(self.large.seen), recurrent_state=picked(self.large.recurrent_state))
 
 
 class DecodeAhead:
@@ -119,4 +119,4 @@ class DecodeAhead:
         place = torch.full((len(self._rows),), -1)
         place[rows] = torch.arange(len(rows))
         uploaded = self._uploader.upload({"seen": large.seen, "recurrent_state": large.recurrent_state})
-        return DecodedRows(large=LazyObs(**uploaded), place=place.to(self._device))
+        return DecodedRows(large=UnpackedObs(**uploaded), place=place.to(self._device))

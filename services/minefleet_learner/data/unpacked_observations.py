@@ -23,7 +23,7 @@ Row = tuple[Fragment, Callable[[], LargeFields]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LazyObs:
+class UnpackedObs:
     """The large parts of b fragments."""
 
     seen: Tree
@@ -39,7 +39,7 @@ def places(steps: Fragment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return position, position[steps.cut_index] + 1
 
 
-def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spread = map) -> LazyObs:
+def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spread = map) -> UnpackedObs:
     """Unpacks rows and puts them side by side.
 
     Args:
@@ -73,7 +73,7 @@ def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spre
     write(0, first)
     for _ in spread(lambda index: write(index, unpack[index]()), range(1, len(rows))):
         pass
-    return LazyObs(seen=unflatten(seen), recurrent_state=unflatten(state))
+    return UnpackedObs(seen=unflatten(seen), recurrent_state=unflatten(state))
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool) -> Tensor:

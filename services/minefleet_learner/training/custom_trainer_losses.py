@@ -1,4 +1,4 @@
-"""Losses of a trainer's own, added to the objective."""
+"""Losses that a custom trainer adds to the objective."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

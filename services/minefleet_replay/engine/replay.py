@@ -21,7 +21,7 @@ from minefleet.core.errors import ContractError, NotFoundError, OverloadedError,
 from minefleet.rpc.replay_types import Outcome, Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.engine.append import AppendPath, FragmentUpload
-from minefleet_replay.engine.chunk_permits_for_actors import Grant, ReservePath
+from minefleet_replay.engine.chunk_grants_to_actors import Grant, ReservePath
 from minefleet_replay.engine.counters_file import Counters, counters_of, write_counters
 from minefleet_replay.engine.lease import LeasePath, LeaseRequest
 from minefleet_replay.engine.transaction import TransactionManager

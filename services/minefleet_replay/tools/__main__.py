@@ -13,7 +13,7 @@ from typing import Any
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
 from minefleet.monitoring.service_store_paths import StoreLocation, places
 from minefleet.runs.run_yaml import Run, read_run
-from minefleet_replay.engine.latest_departures import why_dropped
+from minefleet_replay.engine.latest_drops import why_dropped
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.storage.rocksdb_store import DATABASE
 from minefleet_replay.tools.export_fragments import ExportRequest, export

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
-from minefleet_replay.engine.latest_departures import read_drop
+from minefleet_replay.engine.latest_drops import read_drop
 from minefleet_replay.state.actor_step_totals import ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName, StreamNames

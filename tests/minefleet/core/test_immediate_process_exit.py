@@ -1,4 +1,4 @@
-"""The interpreter is left without its own end."""
+"""`exit_at_once` skips the interpreter's shutdown."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def test_exit_at_once_runs_what_atexit_holds() -> None:
 
 
 def test_exit_at_once_does_not_wait_for_an_exit_function_that_hangs() -> None:
-    program = f"from minefleet.core import immediate_process_exit\nprocess_exit.MAX_EXIT_S = 0.1\n{ENDS}"
+    program = f"from minefleet.core import immediate_process_exit\nimmediate_process_exit.MAX_EXIT_S = 0.1\n{ENDS}"
     hangs = program.replace('print, "the last word"', "__import__('threading').Event().wait")
     done = subprocess.run([sys.executable, "-c", hangs], capture_output=True, text=True, check=False)
     assert done.returncode == 3

@@ -162,7 +162,7 @@ def test_every_pool_discounts_within_a_chunk_and_reports_its_sum_and_duration(ma
 
 
 def zero_action(pool: Pool) -> Tree:
-    return tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), dict(pool._book.arrays.action))
+    return tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), dict(pool._slot_states.arrays.action))
 
 
 @pytest.mark.parametrize(

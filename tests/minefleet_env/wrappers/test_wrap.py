@@ -21,7 +21,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.envs import make, schema_of
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.wrappers.empty_action_mask_check import allow_nothing, masks_of
+from minefleet_env.wrappers.action_mask_rows import allow_nothing, masks_of
 from minefleet_env.wrappers.image_transforms import grey, resizer
 from minefleet_env.wrappers.wrap import DEFAULTS, wrap
 

@@ -29,7 +29,7 @@ from minefleet_learner.data import decode_ahead
 from minefleet_learner.data.batch import Batch, Name, collate, subset
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.decode_ahead import DecodedRows
-from minefleet_learner.data.unpacked_observations import LazyObs, stack
+from minefleet_learner.data.unpacked_observations import UnpackedObs, stack
 from minefleet_learner.targets.forward_passes import observations, select_seen, stored_state
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
@@ -138,7 +138,7 @@ def test_batch_rows_taken_in_another_order_than_announced_are_right(make_fragmen
 def test_batch_keeps_at_most_two_pools_in_memory(make_fragment: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stacked, alive = list[weakref.ref[Tensor]](), list[int]()
 
-    def counted(*arguments: Any, **options: Any) -> LazyObs:
+    def counted(*arguments: Any, **options: Any) -> UnpackedObs:
         large = stack(*arguments, **options)
         stacked.append(weakref.ref(large.seen["vector"]))
         alive.append(sum(tensor() is not None for tensor in stacked))
@@ -170,7 +170,7 @@ class AllInMemory:
     """Has pools of a batch like an unpacker, and all of it in memory."""
 
     def __init__(self, batch: Batch, pool: int) -> None:
-        large = LazyObs(seen=batch.seen, recurrent_state=batch.recurrent_state)
+        large = UnpackedObs(seen=batch.seen, recurrent_state=batch.recurrent_state)
         self._held = DecodedRows(large=large, place=torch.arange(len(batch)))
         self._pool = pool
 

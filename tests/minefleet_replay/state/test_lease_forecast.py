@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minefleet_replay.engine.chunk_permits_for_actors import Grant
+from minefleet_replay.engine.chunk_grants_to_actors import Grant
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.lease_forecast import (

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         version=arguments.version,
         target=arguments.target,
     )
-    report, code = _ask(asked) or _offline(asked)
+    report, code = _ask(asked) or _run_tool(asked)
     if asked.action == "list":
         report["disk_bytes"] = disk_bytes(asked.run.parameters)
     if arguments.json:
@@ -85,7 +85,7 @@ def _answered(asked: Asked, client: ParametersClient, answer: status_service_pb2
     return export(asked.target, asked.run, info, entries, lambda entry: weights[entry.name])
 
 
-def _offline(asked: Asked) -> tuple[Report, int]:
+def _run_tool(asked: Asked) -> tuple[Report, int]:
     """Runs the tool on the store."""
     options = ["--version", str(asked.version)]
     options += ["--out", str(asked.target)] if asked.target is not None else []

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Looks, prints what it found, and returns the tool's exit code."""
     run_ = read_run(arguments.run_dir or newest_run())
     if arguments.action == "export":
-        report, code = _offline(run_, arguments, ["--out", str(arguments.target)])
+        report, code = _run_tool(run_, arguments, ["--out", str(arguments.target)])
     else:
         report, code = _inspect(run_, arguments)
     if arguments.json:
@@ -57,7 +57,7 @@ def _inspect_store(run_: Run, place: StoreLocation, arguments: argparse.Namespac
     found = _ask(place, arguments, read_credentials(security, OPERATOR)) if arguments.action in ONLINE else None
     code = 0
     if found is None:
-        report, code = _offline(run_, arguments, ["--place", place.name])
+        report, code = _run_tool(run_, arguments, ["--place", place.name])
         (found,) = report["shards"]
     if arguments.action == "stats":
         found["disk_bytes"] = disk_bytes(place.store)
@@ -82,7 +82,7 @@ def _ask(place: StoreLocation, arguments: argparse.Namespace, credentials: Crede
     return head | {"departures": [departure.to_dict() for departure in departures]}
 
 
-def _offline(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
+def _run_tool(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
     """Runs the tool, which reads the store."""
     options = [*more]
     options += ["--stream", arguments.stream] if arguments.stream else []

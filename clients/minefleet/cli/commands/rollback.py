@@ -2,7 +2,7 @@
 
 import argparse
 
-from minefleet.cli.journal_answer_wait import wait_for_answer
+from minefleet.cli.learner_answer_wait import wait_for_answer
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.learner_requests_in_journal import REFUSED, ask

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.cli.config_arguments import split
-from minefleet.cli.journal_answer_wait import wait_for_answer
+from minefleet.cli.learner_answer_wait import wait_for_answer
 from minefleet.config.live_settings import settings_of, with_settings
 from minefleet.config.overrides import read_overrides
 from minefleet.core.errors import ConfigError

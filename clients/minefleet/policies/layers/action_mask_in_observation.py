@@ -2,7 +2,7 @@
 
 `ActorCritic` uses them by itself. A policy with a `forward` of its own does as it does:
 
-    mask = masks.mask_of(obs)
+    mask = mask_of(obs)
     params = self.action_head(features)
     if mask is not None:
         params = self.action_head.masked(params, mask)

@@ -1,6 +1,6 @@
 """A handle on a run's replay, parameters and actors, for a trainer.
 
-`python -m minefleet.launch.non_learner_roles_daemon` keeps them alive and holds the run's directory. The handle
+`python -m minefleet.launch.rollout_manager_process` keeps them alive and holds the run's directory. The handle
 finds it by its number, and takes it for nobody else by its command line.
 """
 
@@ -68,7 +68,7 @@ class RolloutManager:
 
 def rollout_command(directory: Path) -> list[str]:
     """Arguments of the Python that keeps a run's roles alive."""
-    return ["-P", "-m", "minefleet.launch.non_learner_roles_daemon", "--run-dir", str(directory)]
+    return ["-P", "-m", "minefleet.launch.rollout_manager_process", "--run-dir", str(directory)]
 
 
 def _keeps(pid: int, directory: Path) -> bool:

@@ -9,7 +9,7 @@ from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Departure:
+class DropRecord:
     """Why and when fragments of one chunk left."""
 
     stream: str
@@ -52,7 +52,7 @@ class Departure:
         return message
 
     @classmethod
-    def from_proto(cls, message: replay_service_pb2.Departure) -> "Departure":
+    def from_proto(cls, message: replay_service_pb2.Departure) -> "DropRecord":
         """Inverts `to_proto`."""
         return cls(
             stream=message.chunk.stream,

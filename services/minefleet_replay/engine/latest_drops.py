@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from heapq import nlargest
 
 from minefleet.core.errors import CorruptError, NotFoundError
-from minefleet.rpc.fragment_departures import Departure
+from minefleet.rpc.fragment_drop_record import DropRecord
 from minefleet_replay.storage.rocksdb_store import Store
 
 _TIME = b', "at": '
 
 
-def why_dropped(store: Store, stream: str, limit: int) -> list[Departure]:
+def why_dropped(store: Store, stream: str, limit: int) -> list[DropRecord]:
     """Returns the latest departures of a stream, or of all when it is empty, the latest first.
 
     Raises:
@@ -23,7 +23,7 @@ def why_dropped(store: Store, stream: str, limit: int) -> list[Departure]:
     return departures
 
 
-def latest(rows: Iterable[bytes], stream: str, limit: int) -> list[Departure]:
+def latest(rows: Iterable[bytes], stream: str, limit: int) -> list[DropRecord]:
     """Returns the latest departures among rows, the latest first.
 
     Rows lie in the order in which fragments came, not in which they left, so all are looked at; few are parsed.
@@ -33,7 +33,7 @@ def latest(rows: Iterable[bytes], stream: str, limit: int) -> list[Departure]:
     return [read_drop(row) for row in nlargest(limit, found, key=_left_at)]
 
 
-def read_drop(row: bytes) -> Departure:
+def read_drop(row: bytes) -> DropRecord:
     """Inverts `drop_row`.
 
     Raises:
@@ -41,7 +41,7 @@ def read_drop(row: bytes) -> Departure:
     """
     try:
         values = json.loads(row)
-        departure = Departure(sequences=tuple(values.pop("sequences")), **values)
+        departure = DropRecord(sequences=tuple(values.pop("sequences")), **values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptError(f"a record of why fragments left is unreadable: {error}") from error
     return departure

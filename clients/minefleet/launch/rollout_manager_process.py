@@ -1,6 +1,6 @@
 """Keeps a run's replay, parameters and actors alive.
 
-    python -m minefleet.launch.non_learner_roles_daemon --run-dir DIR
+    python -m minefleet.launch.rollout_manager_process --run-dir DIR
 
 `minefleet.online` starts it, `RolloutManager` stops it. It holds the run's directory through a lock that it inherits.
 Where its launcher ties it to itself, it is killed when that dies; its roles are always killed when it dies.
@@ -18,8 +18,8 @@ from minefleet.core.atomic_files import write_whole
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.non_learner_roles_handle import PID_FILE, RolloutManager, rollout_command
 from minefleet.launch.role_supervisor import WITHOUT_LEARNER, supervisor
+from minefleet.launch.rollout_manager_handle import PID_FILE, RolloutManager, rollout_command
 from minefleet.runs.run_yaml import Run, read_run
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def start(run: Run, *, outlives_us: bool, descriptor: int) -> RolloutManager:
 
 def main() -> int:
     """Keeps the roles alive; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m minefleet.launch.non_learner_roles_daemon")
+    parser = argparse.ArgumentParser(prog="python -m minefleet.launch.rollout_manager_process")
     parser.add_argument("--run-dir", type=Path, required=True)
     run = read_run(parser.parse_args().run_dir)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s rollout: %(message)s")

@@ -1,4 +1,4 @@
-"""The mask of allowed actions: `action_mask` in a Dict observation, one element per category, 0 where forbidden."""
+"""Finds the masks of allowed actions among an observation's rows, and those that allow nothing."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 import pytest
 
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.fragment_departures import Departure
-from minefleet_replay.engine.latest_departures import latest, read_drop
+from minefleet.rpc.fragment_drop_record import DropRecord
+from minefleet_replay.engine.latest_drops import latest, read_drop
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.storage.row_codec import drop_row
@@ -19,7 +19,7 @@ def row(stream: str, number: int, at: float) -> bytes:
 
 
 def test_read_drop_returns_what_was_written() -> None:
-    assert read_drop(row("s", 3, 12.5)) == Departure(
+    assert read_drop(row("s", 3, 12.5)) == DropRecord(
         stream="s", chunk=3, sequences=(6, 7), reason="stale", uses=0, steps=8, oldest_version=7, at=12.5
     )
 
@@ -41,7 +41,7 @@ def test_latest_drops_of_a_stream_leave_out_streams_of_similar_names() -> None:
 
 def test_drop_record_survives_the_wire() -> None:
     departure = read_drop(row("s", 3, 1_700_000_000.25))
-    assert Departure.from_proto(departure.to_proto()) == departure
+    assert DropRecord.from_proto(departure.to_proto()) == departure
 
 
 @pytest.mark.parametrize("rotten", [b"", b"{", b"[]", b'{"at": 1.0}', b'{"sequences": [], "at": 1.0, "more": 1}'])
