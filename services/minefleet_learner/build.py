@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import torch
 
-from minefleet.config import TrainConfig
+from minefleet.config import FleetConfig, TrainConfig
 from minefleet.config.replay_partitioning import fragments_per_iteration
 from minefleet.launch.torchrun_variables import ranks_on_this_machine
 from minefleet.policies import Policy, build
@@ -60,7 +60,7 @@ def build_learner(
         setup: Makes what is trained; None for the policy of the configuration and AdamW.
     """
     run = context.run
-    ranks, device = set_up_torch(run.config.train_config)
+    ranks, device = set_up_torch(run.config)
     updater = build_updater(run, device, ranks, setup)
     metrics = LearnerMetrics(context.registry)
     metrics.parity_bound.set(bound := _parity_bound(run))
@@ -151,7 +151,7 @@ def build_follower(context: RoleContext) -> RankWorker:
     """Builds a rank that follows rank 0; it has met the others by then."""
     # Rank 0 says when to stop: a rank that did so by itself would leave the others waiting for it.
     run, context = context.run, replace(context, stopping=threading.Event())
-    ranks, device = set_up_torch(run.config.train_config)
+    ranks, device = set_up_torch(run.config)
     replay = build_replay(context)
     parts, updater = FollowingShards(replay), build_updater(run, device, ranks)
     return RankWorker(
@@ -165,12 +165,14 @@ def build_follower(context: RoleContext) -> RankWorker:
     )
 
 
-def set_up_torch(config: TrainConfig) -> tuple[Ranks, torch.device]:
+def set_up_torch(config: FleetConfig) -> tuple[Ranks, torch.device]:
     """Meets the other ranks, and takes this one's share of the machine."""
-    spare = (len(os.sched_getaffinity(0)) - 1) // ranks_on_this_machine()
-    torch.set_num_threads(config.torch_threads or max(1, spare))
-    device = own_device(choose_device(config.device, "train_config.device"))
-    return join(config.num_workers, config.rank_timeout_s, device), device
+    train = config.train_config
+    kept = 0 if config.rollout_config.replay_buffer_config.takes_turns else 1
+    share = (len(os.sched_getaffinity(0)) - kept) // ranks_on_this_machine()
+    torch.set_num_threads(train.torch_threads or max(1, share))
+    device = own_device(choose_device(train.device, "train_config.device"))
+    return join(train.num_workers, train.rank_timeout_s, device), device
 
 
 def build_updater(run: Run, device: torch.device, ranks: Ranks = SINGLE_RANK, setup: Setup | None = None) -> Updater:

@@ -182,6 +182,11 @@ class ReplayBufferConfig:
         if self.task_weights and self.balance != "task":
             raise ConfigError(f"{prefix}.task_weights needs {prefix}.balance=task, got {self.balance}")
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether actors wait while the learner trains."""
+        return self.max_staleness == 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeStatisticsConfig:

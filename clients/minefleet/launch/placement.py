@@ -160,14 +160,15 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[st
 
 
 def _are_cores_scarce(config: FleetConfig, machine: Machine) -> bool:
-    """Whether learner and actors take all cores, the learner leaves some, and there is nothing else to compute on.
+    """Whether learner and actors take all cores at once, the learner leaves some, and nothing else computes.
 
     Where there are more cores, the kernel has room to keep the processes apart by itself.
     """
     ranks = config.train_config.num_workers
     threads = max(config.train_config.torch_threads, config.rollout_config.torch_threads)
     processes = ranks + config.rollout_config.num_rollout_workers
-    return not machine.gpus and threads <= 1 and ranks < len(machine.cores) <= processes
+    takes_turns = config.rollout_config.replay_buffer_config.takes_turns
+    return not machine.gpus and not takes_turns and threads <= 1 and ranks < len(machine.cores) <= processes
 
 
 def _separate_learner(config: FleetConfig, machine: Machine) -> _Cores:

@@ -146,7 +146,10 @@ def test_placement_keeps_the_learner_and_actors_apart_where_they_take_all_cores(
     assert [one.cores for one in placed.actors] == each
     assert placed.others == ProcessPlacement()
     threaded = replace(config, train_config=replace(train, torch_threads=2))
-    for other in (place(threaded, machine(cores=cores)), place(config, machine(cores=cores, gpus=1))):
+    buffer = replace(rollout.replay_buffer_config, max_staleness=0)
+    in_turns = replace(config, rollout_config=replace(rollout, replay_buffer_config=buffer))
+    on_the_same = (place(each, machine(cores=cores)) for each in (threaded, in_turns))
+    for other in (*on_the_same, place(config, machine(cores=cores, gpus=1))):
         assert not any(one.cores for one in (*other.learners, *other.actors))
 
 
