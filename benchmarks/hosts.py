@@ -31,7 +31,7 @@ from minefleet.envs import make, schema_of
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import worlds_service_pb2_grpc
-from minefleet_actor.env_host_dial_in import WorldsServicer
+from minefleet_actor.env_hosts.env_host_dial_in import WorldsServicer
 from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
 from minefleet_runtime.grpc_server.serve import SERVER_OPTIONS
 from minefleet_runtime.process_setup import switch_threads_often
@@ -159,7 +159,9 @@ def host(config: FleetConfig, address: str) -> Iterator[None]:
     rollout = config.rollout_config
     worker = replace(rollout.worker_config, num_envs=rollout.worker_config.num_envs // HOSTS)
     text = json.dumps(to_dict(replace(config, rollout_config=replace(rollout, worker_config=worker))))
-    process = subprocess.Popen([sys.executable, "-m", "minefleet_actor.remote_env_host", text, "--actor", address])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minefleet_actor.env_hosts.remote_env_host", text, "--actor", address]
+    )
     yield
     process.terminate()
     process.wait()

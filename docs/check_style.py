@@ -11,6 +11,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,8 @@ FILE = re.compile(r"`((?:\w+/)*\w+\.py)`")
 NAME_OTHER_FILES = ("docs/decisions/043", "docs/environments.md", "docs/from-minestudio.md", "docs/python.md")
 """Pages that name files of users, of MineStudio, or of the past."""
 MAX_LINES = 300
+MAX_FILES = 14
+"""Modules at the root of a package."""
 ALL_UNDER_A_LOCK = "everything that one lock guards stands in one file"
 LONG_MODULES = {
     "services/minefleet_actor/loop.py": "the loop and the phases of a slot are read as one text",
@@ -57,6 +60,7 @@ def main() -> None:
     faults += shared_names(path for path in paths if path.startswith(PRODUCT))
     faults += shared_modules(path for path in paths if path.startswith(PRODUCT))
     faults += long_modules(path for path in paths if path.startswith(PRODUCT))
+    faults += full_roots(path for path in paths if path.startswith(PRODUCT))
     faults += rejected_words(path for path in paths if not path.startswith(EXEMPT))
     faults += missing_files([path for path in paths if not path.startswith(NAME_OTHER_FILES)])
     sys.exit("\n".join(faults) or 0)
@@ -101,6 +105,14 @@ def long_modules(paths: Iterable[str]) -> Iterator[str]:
         lines = len((ROOT / path).read_text().splitlines())
         if path.endswith(".py") and (lines > MAX_LINES) != (path in LONG_MODULES):
             yield f"{path}: has {lines} lines; the limit is {MAX_LINES}, and LONG_MODULES lists what exceeds it"
+
+
+def full_roots(paths: Iterable[str]) -> Iterator[str]:
+    """Faults of packages with too many modules at their root."""
+    roots = Counter(Path(path).parent for path in paths if path.endswith(".py") and len(Path(path).parts) == 3)
+    return (
+        f"{root}: has {count} modules; the limit is {MAX_FILES}" for root, count in roots.items() if count > MAX_FILES
+    )
 
 
 def rejected_words(paths: Iterable[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env import process_tree
-from minefleet_env.batched_env_host import make_host
+from minefleet_env.batched.batched_env_host import make_host
 from minefleet_env.env_probe import CLOSE_S, reply
 from minefleet_env.process_messages import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_env.shared_slot_arrays import attach

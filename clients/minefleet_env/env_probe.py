@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minefleet_env import shared_slot_arrays
-from minefleet_env.batched_env_host import BatchHost
+from minefleet_env.batched.batched_env_host import BatchHost
+from minefleet_env.batched.vector_env_rows import BatchRow, EnvBatch
 from minefleet_env.env_command_execution import HostedEnv, rendered
 from minefleet_env.errors import EnvError, RefusedError, in_one_line
 from minefleet_env.make_env import make, make_batch
 from minefleet_env.process_messages import Command
 from minefleet_env.space_conversion import schema_of
-from minefleet_env.vector_env_rows import BatchRow, EnvBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

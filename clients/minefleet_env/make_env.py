@@ -11,10 +11,10 @@ import importlib.util
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from minefleet_env.batched.vector_env_rows import DISABLED, NEXT_STEP, SAME_STEP, EnvBatch, SoleRow, autoreset_mode
 from minefleet_env.errors import RefusedError
 from minefleet_env.function_loader import load
 from minefleet_env.minecraft import minestudio_jar_path
-from minefleet_env.vector_env_rows import DISABLED, NEXT_STEP, SAME_STEP, EnvBatch, SoleRow, autoreset_mode
 from minefleet_env.wrappers.wrap import wrap
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ def body(context: RoleContext) -> None:
     """
     from minefleet.v1.slots_service_pb2_grpc import add_SlotsServiceServicer_to_server
     from minefleet.v1.worlds_service_pb2_grpc import add_WorldsServiceServicer_to_server
-    from minefleet_actor.env_host_dial_in import WorldsServicer
+    from minefleet_actor.env_hosts.env_host_dial_in import WorldsServicer
     from minefleet_actor.role import act, lifetime, prepare
     from minefleet_actor.slot_watch_service import SlotsServicer
     from minefleet_runtime.grpc_server.serve import serving

@@ -21,7 +21,7 @@ from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.handshake import WIRE_VERSION
 from minefleet.runs.run_yaml import to_dict
 from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
-from minefleet_actor.env_host_dial_in import WorldsServicer
+from minefleet_actor.env_hosts.env_host_dial_in import WorldsServicer
 from minefleet_actor.pool import HostedPool
 from minefleet_runtime.grpc_server.access import Access
 from minefleet_runtime.grpc_server.interceptors import RpcInterceptor
@@ -85,7 +85,7 @@ def start_host(config: FleetConfig, actor: str, *arguments: str, **worker: Any) 
     rollout = replace(rollout, worker_config=replace(rollout.worker_config, **worker))
     text = json.dumps(to_dict(replace(config, rollout_config=rollout)))
     return subprocess.Popen(
-        [sys.executable, "-m", "minefleet_actor.remote_env_host", text, "--actor", actor, *arguments]
+        [sys.executable, "-m", "minefleet_actor.env_hosts.remote_env_host", text, "--actor", actor, *arguments]
     )
 
 

@@ -181,7 +181,13 @@ def test_a_host_makes_as_many_environments_as_it_has_slots_and_tells_its_probes(
 
 @pytest.mark.parametrize("arguments", [["--actor", "nowhere"], ["--actor", "here:1", "--metrics-address", "x"]])
 def test_a_host_with_no_address_ends_and_names_it(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "minefleet_actor.remote_env_host", json.dumps(to_dict(FleetConfig())), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "minefleet_actor.env_hosts.remote_env_host",
+        json.dumps(to_dict(FleetConfig())),
+        *arguments,
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == EXIT_CONFIG
     assert f"{arguments[-2]} must be host:port, got {arguments[-1]!r}" in done.stderr
@@ -192,7 +198,7 @@ def test_host_of_environments_in_batches_is_refused_before_it_dials() -> None:
     command = [
         sys.executable,
         "-m",
-        "minefleet_actor.remote_env_host",
+        "minefleet_actor.env_hosts.remote_env_host",
         json.dumps(to_dict(config)),
         "--actor",
         free_address(),

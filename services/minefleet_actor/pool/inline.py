@@ -18,7 +18,7 @@ from minefleet_actor.pool.base_pool import Pool
 from minefleet_actor.pool.failure_log_limiter import FailureLog
 from minefleet_actor.pool.pool_results import EnvStartError, Ready
 from minefleet_env import interpreter_command, shared_slot_arrays
-from minefleet_env.batched_env_host import make_host
+from minefleet_env.batched.batched_env_host import make_host
 from minefleet_env.env_command_execution import EnvHost
 from minefleet_env.process_messages import Command
 

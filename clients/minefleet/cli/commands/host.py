@@ -10,7 +10,7 @@ from minefleet.config.load import load
 from minefleet.core.child_process_start import PYTHON
 from minefleet.runs.run_yaml import to_dict
 
-MODULE = "minefleet_actor.remote_env_host"
+MODULE = "minefleet_actor.env_hosts.remote_env_host"
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Runs environments for an actor elsewhere.
 
-    python -m minefleet_actor.remote_env_host CONFIG --actor HOST:PORT        CONFIG is JSON
+    python -m minefleet_actor.env_hosts.remote_env_host CONFIG --actor HOST:PORT        CONFIG is JSON
 
 The environments run in the pool that an actor uses, with all of its supervision. They outlive a stream that breaks: the
 next one finds them made. Exit codes are those of a role.
@@ -32,7 +32,7 @@ from minefleet.rpc.retrier import Retrier, StoppedError
 from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
 from minefleet.runs.run_yaml import from_dict
 from minefleet.v1 import status_service_pb2, worlds_service_pb2
-from minefleet_actor.host_stream_to_actor import ActorStream
+from minefleet_actor.env_hosts.host_stream_to_actor import ActorStream
 from minefleet_actor.metrics.env_host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
 from minefleet_runtime.address_reachability import is_loopback

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minefleet_env.batched.vector_env_rows import DISABLED, NEXT_STEP, BatchRow, EnvBatch
 from minefleet_env.env_command_execution import EnvHost, failure_of
 from minefleet_env.errors import EnvError
 from minefleet_env.make_env import make_batch, takes_seed
 from minefleet_env.process_messages import Command, Failure, Kind, Reply
 from minefleet_env.space_conversion import schema_of
-from minefleet_env.vector_env_rows import DISABLED, NEXT_STEP, BatchRow, EnvBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,1 @@
+"""Environments that step in batches."""

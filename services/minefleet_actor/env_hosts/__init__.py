@@ -1,0 +1,1 @@
+"""Environments on other hosts: the side of the host, which dials in, and that of the actor."""
