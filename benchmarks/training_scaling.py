@@ -9,16 +9,17 @@ Beside each rate stand the cores that each role used, how busy each core was, wh
 the learner waited for steps. What is used up is named: all cores; one core, and who used most; the learner's time; or
 nothing, where steps wait for each other.
 
-A model (`harness/scaling_model.py`) is fitted to the fewest and the most environments of one actor. Each measured rate
-stands beside its prediction, and a last table predicts larger machines: with this learner, and with one that uses a
-share of its processor time, as with a GPU, whose share nobody has measured.
+A model (`harness/scaling_model.py`) takes an actor's costs from the fewest and the most environments, and all others
+from the median of the first sweep. Each measured rate stands beside its prediction. A last table predicts larger
+machines: with this learner, and with one that uses a share of its processor time, as with a GPU, whose share nobody
+has measured.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import numpy as np
 
@@ -124,15 +125,19 @@ def measure(envs: int, actors: int, arguments: argparse.Namespace) -> Level:
 
 def costs_of(levels: Sequence[Level]) -> Costs:
     """The model's costs."""
+
+    def typical(*roles: str) -> float:
+        return median(level.us_per_step(*roles) for level in levels)
+
     few, many = (choose(levels, key=lambda level: level.envs) for choose in (min, max))
     decision, step = fit_actor((few.envs, few.us_per_step("actor")), (many.envs, many.us_per_step("actor")))
     return Costs(
         decision=decision,
         step=step,
-        environments=many.us_per_step("environments"),
-        learner=many.us_per_step("learner"),
-        replay=many.us_per_step("replay"),
-        rest=many.us_per_step("parameters", "launcher"),
+        environments=typical("environments"),
+        learner=typical("learner"),
+        replay=typical("replay"),
+        rest=typical("parameters", "launcher"),
     )
 
 
