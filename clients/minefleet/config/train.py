@@ -27,8 +27,8 @@ class TrainConfig:
     device: str = "auto"
     """Torch device of the training: `auto` takes CUDA when there is one, else the CPU."""
     torch_threads: int = 0
-    """Threads of torch on the CPU, in each rank; 0 means its share of the cores at hand, at least 1, of which one
-    is left to the actors; of all cores where `max_staleness` is 0, since actors wait while it trains."""
+    """Threads of torch on the CPU, in each rank; 0 means its share of the cores at hand, at least 1. One core is
+    left to the actors, unless `max_staleness` is 0: they wait then while it trains."""
     num_iterations: int = live(4000)
     """Iterations after which the run ends, >= 1. Linear annealing ends here, or at `stop.env_steps` when that is
     earlier. Seeds: 4000."""
