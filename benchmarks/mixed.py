@@ -37,10 +37,7 @@ RESETTING = 16
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "large": (MIX, [f"{BATCHES}=16"]),
     "small": (MIX, [f"{BATCHES}=1"]),
-    "balanced": (
-        MIX,
-        [f"{BATCHES}=16", "rollout_config.replay_buffer_config.balance=task"],
-    ),
+    "balanced": (MIX, [f"{BATCHES}=16", "rollout_config.replay_buffer_config.balance=task"]),
     "one-slow": (
         {"fast_s": 0.02, "slow_s": 1.0, "one_in": 64},
         [

@@ -16,14 +16,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from minefleet.config import (
-    EnvConfig,
-    FleetConfig,
-    ReplayBufferConfig,
-    RolloutConfig,
-    ServicesConfig,
-    TrainConfig,
-)
+from minefleet.config import EnvConfig, FleetConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.ports import claim
 from minefleet.rpc.codec import checksum

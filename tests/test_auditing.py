@@ -211,9 +211,7 @@ def test_audit_finds_episode_records_that_contradict_their_fragments(
     assert look(fragments, [*records, good]).faults
 
 
-def test_audit_misses_only_fragments_that_a_killed_actor_had_not_sent(
-    played: tuple[Fragments, Records],
-) -> None:
+def test_audit_misses_only_fragments_that_a_killed_actor_had_not_sent(played: tuple[Fragments, Records]) -> None:
     fragments, records = played
     ends = [number for number, ((_, sequence), _) in enumerate(fragments) if sequence == 0 and number]
     for end in (*ends, len(fragments)):

@@ -141,8 +141,7 @@ class Crowd:
     async def _append(self, actor: Actor, parcel: "Parcel") -> int:
         """Appends the actor's next fragment; returns how often it was refused before."""
         call: grpc.aio.StreamUnaryMultiCallable[bytes, replay_service_pb2.AppendResponse] = actor.channel.stream_unary(
-            "/minefleet.v1.ReplayService/Append",
-            response_deserializer=replay_service_pb2.AppendResponse.FromString,
+            "/minefleet.v1.ReplayService/Append", response_deserializer=replay_service_pb2.AppendResponse.FromString
         )
         messages, refused = list(parcel.messages(actor.stream, actor.sequence)), 0
         while True:
@@ -159,9 +158,7 @@ class Crowd:
 
     async def _reserve(self, actor: Actor) -> None:
         request = replay_service_pb2.ReserveRequest(
-            run_id=RUN_ID,
-            policy_version=1,
-            chunks=[fragment_pb2.ChunkName(stream=actor.stream, chunk=actor.sequence)],
+            run_id=RUN_ID, policy_version=1, chunks=[fragment_pb2.ChunkName(stream=actor.stream, chunk=actor.sequence)]
         )
         call = actor.channel.unary_unary(
             "/minefleet.v1.ReplayService/Reserve",

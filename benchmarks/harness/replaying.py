@@ -10,13 +10,7 @@ from os import environ
 from pathlib import Path
 
 from harness.fragments import CACHE
-from minefleet.config import (
-    EnvConfig,
-    FleetConfig,
-    ReplayBufferConfig,
-    RolloutConfig,
-    TrainConfig,
-)
+from minefleet.config import EnvConfig, FleetConfig, ReplayBufferConfig, RolloutConfig, TrainConfig
 from minefleet.core.parent_death import tied
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.replay_client import ReplayClient

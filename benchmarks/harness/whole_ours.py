@@ -77,10 +77,7 @@ def config_of(case: Case) -> dict[str, Any]:
         "policy": policy_of(case),
         "rollout_config": {
             "fragment_length": ROLLOUT,
-            "worker_config": {
-                "num_envs": case.envs,
-                "envs_per_process": case.envs_per_process,
-            },
+            "worker_config": {"num_envs": case.envs, "envs_per_process": case.envs_per_process},
             "replay_buffer_config": {"max_reuse": 1, "max_staleness": 2},
             "episode_statistics_config": {"window": numbers.WINDOW},
         },
@@ -119,12 +116,7 @@ def env_of(case: Case) -> dict[str, Any]:
 
 def policy_of(case: Case) -> dict[str, Any]:
     """The network."""
-    network = {
-        "hidden_size": case.hidden,
-        "gru_size": case.gru,
-        "separate_value_trunk": False,
-        "normalize_obs": False,
-    }
+    network = {"hidden_size": case.hidden, "gru_size": case.gru, "separate_value_trunk": False, "normalize_obs": False}
     if case.has_frames:
         return {**network, "activation": "relu", "conv_channels": [32, 64, 128]}
     return {**network, "activation": "tanh", "hidden_layers": 2}

@@ -34,12 +34,7 @@ class EnvHost:
     """Runs commands for the environments of some slots."""
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        schema: Mapping[str, Any],
-        arrays: Arrays,
-        slots: range,
-        discount: float = 1.0,
+        self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range, discount: float = 1.0
     ) -> None:
         self._envs = [HostedEnv(config, schema, arrays, slot, discount) for slot in slots]
         self._began_s = arrays.began_s[slots.start : slots.stop]
@@ -81,12 +76,7 @@ class HostedEnv:
     """One environment and its rows."""
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        schema: Mapping[str, Any],
-        arrays: Arrays,
-        slot: int,
-        discount: float = 1.0,
+        self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slot: int, discount: float = 1.0
     ) -> None:
         self._config = config
         self._schema = schema

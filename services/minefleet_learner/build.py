@@ -105,13 +105,7 @@ def build_services(
     return LearnerServices(
         run=run,
         prefetcher=build_prefetcher(
-            context,
-            source,
-            device,
-            ranks,
-            ahead=background,
-            burn_in=updater.burn_in,
-            reading=loop_time.reading,
+            context, source, device, ranks, ahead=background, burn_in=updater.burn_in, reading=loop_time.reading
         ),
         replay=replay,
         parameters=ParametersClient(
@@ -194,11 +188,7 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = SINGLE_RANK, se
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
     """AdamW over all parameters, in one kernel per step."""
     return torch.optim.AdamW(
-        policy.parameters(),
-        lr=config.learning_rate,
-        eps=config.adam_eps,
-        weight_decay=config.weight_decay,
-        fused=True,
+        policy.parameters(), lr=config.learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay, fused=True
     )
 
 

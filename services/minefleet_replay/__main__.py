@@ -42,12 +42,7 @@ def body(context: RoleContext) -> None:
         stack.callback(ticker.close)
         ticker.start()
         servicer = ReplayServicer(replay, limits, metrics)
-        serve(
-            context,
-            shard.endpoint.address,
-            lambda server: add_to_server(servicer, server),
-            max_workers=HANDLERS,
-        )
+        serve(context, shard.endpoint.address, lambda server: add_to_server(servicer, server), max_workers=HANDLERS)
 
 
 if __name__ == "__main__":

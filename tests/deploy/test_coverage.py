@@ -17,12 +17,7 @@ from minefleet_replay.state.limits import Limits
 from minefleet_runtime.metrics import DiskCollector, RpcMetrics, StateCollector, register_process
 from minefleet_runtime.role_status import StatusTracker
 
-SUFFIXES = {
-    "counter": ("_total",),
-    "gauge": ("",),
-    "histogram": ("_bucket", "_sum", "_count"),
-    "info": ("_info",),
-}
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
 """Of what a family is exported as."""
 UNPLOTTED = {
     "minefleet_learner_episode_failures": "minefleet_learner_episode_cut_share says more",

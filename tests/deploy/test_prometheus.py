@@ -25,11 +25,7 @@ def anchor(title: str) -> str:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["check", "config", "prometheus.yaml"],
-        ["check", "rules", "alerts.yaml"],
-        ["test", "rules", "alerts_test.yaml"],
-    ],
+    [["check", "config", "prometheus.yaml"], ["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]],
     ids=" ".join,
 )
 def test_promtool_accepts_our_prometheus_files(command: list[str]) -> None:

@@ -201,11 +201,7 @@ def test_ports_refuse_messages_that_are_too_large_from_any_caller(port: Port, se
     with grpc.insecure_channel(port.address, options=LARGE) as channel:
         call: Any = channel.stream_unary(port.method)
         codes = {status_of(lambda: call(iter([message]), timeout=TIMEOUT_S, **arguments)) for _ in range(4)}
-    assert codes <= {
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.UNAVAILABLE,
-    }
+    assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
     if security is nothing:
         # To the handler, the call of a message that is too large is one without messages.
         while port.entered != (served := port.served()):  # Some are counted after their caller has its answer.

@@ -58,10 +58,7 @@ class Faulty(gymnasium.Env[Any, Any]):
     def __init__(self, directory: str, *, has_child: bool = False, keeps_diary: bool = False) -> None:
         self._keeps_diary = keeps_diary
         self.observation_space = spaces.Dict(
-            {
-                "count": spaces.Box(0, np.inf, (2,), np.float32),
-                "mode": spaces.Discrete(3, start=5),
-            }
+            {"count": spaces.Box(0, np.inf, (2,), np.float32), "mode": spaces.Discrete(3, start=5)}
         )
         self.action_space = spaces.Discrete(len(Act))
         self._directory = Path(directory)

@@ -51,9 +51,7 @@ def played(directory: Path, weights: Weights | None) -> tuple[dict[tuple[str, in
         learner.publish(weights, iteration=0)
         replay = stack.enter_context(
             ReplayClient(
-                services.replay[0].address,
-                identity=run.identity(status_service_pb2.ROLE_LEARNER),
-                position=LEARNER,
+                services.replay[0].address, identity=run.identity(status_service_pb2.ROLE_LEARNER), position=LEARNER
             )
         )
         act_until(run, lambda: replay.describe().stats["appended_fragments"] >= WANTED)

@@ -393,10 +393,7 @@ def test_hosted_world_that_is_overdue_is_cut_off_unless_its_host_keeps_time(serv
 
 @pytest.mark.parametrize(
     ("hello", "code"),
-    [
-        ({"wire_version": 1}, grpc.StatusCode.FAILED_PRECONDITION),
-        ({"worlds": 0}, grpc.StatusCode.INVALID_ARGUMENT),
-    ],
+    [({"wire_version": 1}, grpc.StatusCode.FAILED_PRECONDITION), ({"worlds": 0}, grpc.StatusCode.INVALID_ARGUMENT)],
 )
 def test_a_host_that_does_not_fit_is_refused(served: Any, hello: dict[str, Any], code: grpc.StatusCode) -> None:
     with words(served.address) as host:

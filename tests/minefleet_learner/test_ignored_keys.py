@@ -55,10 +55,7 @@ CHANGES: dict[str, Any] = {
     "use_normalized_vf": False,
     "off_policy": "vtrace",
 }
-NEEDS: dict[str, dict[str, Any]] = {
-    "num_iterations": {"anneal_lr_linearly": True},
-    "clip_vloss": {"ppo_clip": 1e-3},
-}
+NEEDS: dict[str, dict[str, Any]] = {"num_iterations": {"anneal_lr_linearly": True}, "clip_vloss": {"ppo_clip": 1e-3}}
 """Other keys that must be set for a key to matter."""
 
 

@@ -431,9 +431,7 @@ def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(
     assert after.epoch == before.epoch + 1
 
 
-def test_learner_prefetches_the_next_batch_and_releases_it_at_the_end(
-    fleet: Callable[..., Fleet],
-) -> None:
+def test_learner_prefetches_the_next_batch_and_releases_it_at_the_end(fleet: Callable[..., Fleet]) -> None:
     made = fleet(num_iterations=2, max_staleness=3)
     learner, context = made.learner(background=True)
     trained = threading.Thread(target=train, args=(learner, context.stopping))
@@ -465,9 +463,7 @@ def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[...
     assert read_state(made.run.checkpoints / "latest").version == 1
 
 
-def test_learner_trains_on_while_parameters_is_away_and_acks_nothing_unpublished(
-    fleet: Callable[..., Fleet],
-) -> None:
+def test_learner_trains_on_while_parameters_is_away_and_acks_nothing_unpublished(fleet: Callable[..., Fleet]) -> None:
     made = fleet(num_iterations=3, max_staleness=2)
     learner, _ = made.learner(background=True)
     learner.start()

@@ -11,15 +11,7 @@ import grpc
 import pytest
 import xxhash
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.parameters_process import (
-    RUN,
-    ParametersProcess,
-    header_of,
-    messages_of,
-    pieces_of,
-    status_of,
-    weights_of,
-)
+from tests.parameters_process import RUN, ParametersProcess, header_of, messages_of, pieces_of, status_of, weights_of
 from tests.role_process import TIMEOUT_S, wait_for
 
 from minefleet.rpc.channel import MESSAGE_BYTES, connect
@@ -92,10 +84,7 @@ def manifest_of(count: int) -> weights_pb2.Manifest:
 
 @pytest.mark.parametrize(
     ("tensors", "code"),
-    [
-        (MAX_TENSORS + 1, grpc.StatusCode.INVALID_ARGUMENT),
-        (10**6, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ],
+    [(MAX_TENSORS + 1, grpc.StatusCode.INVALID_ARGUMENT), (10**6, grpc.StatusCode.RESOURCE_EXHAUSTED)],
     ids=["more than a manifest has", "a million"],
 )
 def test_publish_of_too_many_tensors_is_refused(

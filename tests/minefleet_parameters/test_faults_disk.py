@@ -11,14 +11,7 @@ import grpc
 import psutil
 import pytest
 from tests.minefleet_parameters.conftest import running
-from tests.parameters_process import (
-    RUN,
-    ParametersProcess,
-    Weights,
-    header_of,
-    status_of,
-    weights_of,
-)
+from tests.parameters_process import RUN, ParametersProcess, Weights, header_of, status_of, weights_of
 from tests.role_process import TIMEOUT_S, small_disk, wait_for
 
 from minefleet.core.errors import ConfigError, CorruptError, FleetError, OverloadedError
@@ -57,9 +50,7 @@ def small(tmp_path: Path) -> Iterator[ParametersProcess]:
 
 
 @pytest.mark.parametrize(
-    "leaving_bytes",
-    [0, LARGE // 2, CHANGED_BYTES],
-    ids=["at the first piece", "in the middle", "at the manifest"],
+    "leaving_bytes", [0, LARGE // 2, CHANGED_BYTES], ids=["at the first piece", "in the middle", "at the manifest"]
 )
 def test_a_full_disk_refuses_a_publish_serves_the_old_version_and_recovers_by_itself(
     small: ParametersProcess, leaving_bytes: int

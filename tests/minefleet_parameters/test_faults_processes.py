@@ -47,9 +47,7 @@ def has_rows(record: Path, count: int) -> bool:
     return len(rows(record)) >= count
 
 
-def test_parameters_fence_a_learner_frozen_in_a_publish_while_another_took_over(
-    parameters: ParametersProcess,
-) -> None:
+def test_parameters_fence_a_learner_frozen_in_a_publish_while_another_took_over(parameters: ParametersProcess) -> None:
     record = parameters.directory / "frozen.jsonl"
     with parameters.running(), learner(parameters, record) as frozen, parameters.client() as successor:
         wait_for(lambda: len(rows(record)) > 4 and any((parameters.store / "incoming").iterdir()))
@@ -104,9 +102,7 @@ def test_parameters_killed_before_they_answer_a_publish_have_it_once(parameters:
         assert all((weights[name] == array).all() for name, array in weights_of(2).items())
 
 
-def test_parameters_killed_before_they_answer_an_epoch_issue_a_higher_one(
-    parameters: ParametersProcess,
-) -> None:
+def test_parameters_killed_before_they_answer_an_epoch_issue_a_higher_one(parameters: ParametersProcess) -> None:
     with answer_lost(parameters, "OpenEpoch", lambda client: client.open_epoch(RUN)) as (opened, client):
         assert (opened.epoch, opened.newest_version) == (3, 1)
         assert client.publish(weights_of(2), iteration=2) == 2

@@ -215,10 +215,7 @@ def test_an_expired_version_is_not_found_and_never_substituted(
 
 
 def test_fetch_that_is_cut_goes_on_where_it_was_cut(
-    parameters: Parameters,
-    clients: ExitStack,
-    learner: ParametersClient,
-    cutting_proxy: Callable[[str, int], Any],
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, cutting_proxy: Callable[[str, int], Any]
 ) -> None:
     size_bytes, cut_after_bytes = 32 * PIECE_BYTES, 24 * PIECE_BYTES
     weights = {"one": np.random.default_rng(0).standard_normal(size_bytes // 4, np.float32)}
@@ -233,10 +230,7 @@ def test_fetch_that_is_cut_goes_on_where_it_was_cut(
 
 
 def test_publish_whose_connection_is_cut_goes_through_once(
-    parameters: Parameters,
-    clients: ExitStack,
-    make_weights: MakeWeights,
-    cutting_proxy: Callable[[str, int], Any],
+    parameters: Parameters, clients: ExitStack, make_weights: MakeWeights, cutting_proxy: Callable[[str, int], Any]
 ) -> None:
     proxy = cutting_proxy(parameters.address, 200)
     learner = ParametersClient(proxy.address, patience_s=20.0)

@@ -76,20 +76,13 @@ def send(
 def read(store: ParameterStore, number: int = 0) -> Weights:
     version = store.version(number)
     return {
-        entry.name: from_wire(
-            entry,
-            np.frombuffer(b"".join(received(store, version.version, entry)), np.uint8),
-        )
+        entry.name: from_wire(entry, np.frombuffer(b"".join(received(store, version.version, entry)), np.uint8))
         for entry in version.manifest.tensors
     }
 
 
 def received(
-    store: ParameterStore,
-    number: int,
-    entry: weights_pb2.TensorEntry,
-    offset: int = 0,
-    into: list[bytes] | None = None,
+    store: ParameterStore, number: int, entry: weights_pb2.TensorEntry, offset: int = 0, into: list[bytes] | None = None
 ) -> list[bytes]:
     data = [] if into is None else into
 

@@ -15,14 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.minefleet_replay.recount import recount
 
-from minefleet.config import (
-    EnvConfig,
-    FleetConfig,
-    ReplayBufferConfig,
-    RolloutConfig,
-    ServicesConfig,
-    TrainConfig,
-)
+from minefleet.config import EnvConfig, FleetConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.codec import checksum
 from minefleet.rpc.message_pieces import pieces

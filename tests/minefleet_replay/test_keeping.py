@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.core.errors import (
-    ConfigError,
-    OverloadedError,
-    RejectedError,
-)
+from minefleet.core.errors import ConfigError, OverloadedError, RejectedError
 from minefleet_replay.engine.transaction import SLICE_CHUNKS
 from minefleet_replay.storage.identity import ShardIdentity, read_identity, write_identity
 
@@ -147,9 +143,7 @@ def test_the_newest_episodes_and_departures_are_kept_and_older_ones_forgotten(ma
     assert world.figure("appended_fragments") == 5
 
 
-def test_stale_chunks_beyond_one_change_are_not_leased_and_their_room_is_free_at_once(
-    make_world: Worlds,
-) -> None:
+def test_stale_chunks_beyond_one_change_are_not_leased_and_their_room_is_free_at_once(make_world: Worlds) -> None:
     world = make_world(max_chunks=3 * SLICE_CHUNKS, max_reuse=2)
     for number in range(2 * SLICE_CHUNKS + 1):
         world.append("s", number)

@@ -265,12 +265,7 @@ class Promises(RuleBasedStateMachine):
 def test_replay_keeps_its_promises_under_any_order_of_calls_and_crashes(make_world: Callable[..., Any]) -> None:
     def machine() -> Promises:
         return Promises(
-            make_world(
-                per_chunk=PER_CHUNK,
-                max_reuse=MAX_REUSE,
-                max_staleness=MAX_STALENESS,
-                max_chunks=MAX_CHUNKS,
-            )
+            make_world(per_chunk=PER_CHUNK, max_reuse=MAX_REUSE, max_staleness=MAX_STALENESS, max_chunks=MAX_CHUNKS)
         )
 
     run_state_machine_as_test(

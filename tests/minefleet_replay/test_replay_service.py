@@ -69,10 +69,7 @@ SPOILT: dict[str, tuple[Spoil, grpc.StatusCode]] = {
         grpc.StatusCode.INVALID_ARGUMENT,
     ),
     "an unknown dtype": (lambda header: setattr(header.tensors[0], "dtype", 99), grpc.StatusCode.INVALID_ARGUMENT),
-    "another schema": (
-        lambda header: setattr(header, "schema_fingerprint", "x"),
-        grpc.StatusCode.FAILED_PRECONDITION,
-    ),
+    "another schema": (lambda header: setattr(header, "schema_fingerprint", "x"), grpc.StatusCode.FAILED_PRECONDITION),
     "another run": (lambda header: setattr(header, "run_id", "run-2"), grpc.StatusCode.FAILED_PRECONDITION),
     "no run": (lambda header: header.ClearField("run_id"), grpc.StatusCode.FAILED_PRECONDITION),
 }
@@ -118,10 +115,7 @@ def test_fragments_before_a_refused_one_are_stored_whole(server: Any, stub: Any)
     good, bad = server.header("s", 0), server.header("s", 1)
     assert code_of(lambda: stub.Append(parts(good, b"payload", bad, b"garbled"))) is grpc.StatusCode.INVALID_ARGUMENT
     answer = stub.Append(parts(good, b"payload", bad, b"payload"))
-    assert answer.outcomes == [
-        replay_service_pb2.APPEND_OUTCOME_DUPLICATE,
-        replay_service_pb2.APPEND_OUTCOME_STORED,
-    ]
+    assert answer.outcomes == [replay_service_pb2.APPEND_OUTCOME_DUPLICATE, replay_service_pb2.APPEND_OUTCOME_STORED]
 
 
 def test_append_of_a_stored_name_with_other_bytes_already_exists(server: Any, stub: Any) -> None:

@@ -202,9 +202,7 @@ def restore(parser: CommandParser) -> None:
 def certs(parser: CommandParser) -> None:
     """Of `minefleet certs`."""
     actions = _add_actions(
-        parser,
-        init="make an authority, and a certificate for each role",
-        issue="make a new certificate for a role",
+        parser, init="make an authority, and a certificate for each role", issue="make a new certificate for a role"
     )
     for action in actions.values():
         action.add_argument("directory", type=Path, metavar="DIR", help="where the authority lies")

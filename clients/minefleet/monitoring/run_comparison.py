@@ -121,9 +121,7 @@ def _result(differs: Mapping[str, Any], members: Sequence[tuple[Run, float]], en
     if len(members) >= FEWEST:
         np.random.seed(0)
         _, found = library.get_interval_estimates(
-            {"": scores},
-            lambda values: np.array([np.median(values), metrics.aggregate_iqm(values)]),
-            reps=RESAMPLES,
+            {"": scores}, lambda values: np.array([np.median(values), metrics.aggregate_iqm(values)]), reps=RESAMPLES
         )
         low, high = found[""].tolist()
         intervals = {name: (low[number], high[number]) for number, name in enumerate(point)}

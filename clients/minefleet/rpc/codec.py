@@ -41,11 +41,7 @@ def checksum(payload: bytes | memoryview) -> int:
 
 
 def encode(
-    header: fragment_pb2.FragmentHeader,
-    fragment: Fragment,
-    *,
-    compression: str = "zstd",
-    state_dtype: str = "float32",
+    header: fragment_pb2.FragmentHeader, fragment: Fragment, *, compression: str = "zstd", state_dtype: str = "float32"
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
     """Packs a fragment; observations are compressed, the rest is small.
 

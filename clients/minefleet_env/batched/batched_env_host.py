@@ -42,12 +42,7 @@ class BatchHost(EnvHost):
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        schema: Mapping[str, Any],
-        arrays: Arrays,
-        slots: range,
-        discount: float = 1.0,
+        self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range, discount: float = 1.0
     ) -> None:
         super().__init__(config, schema, arrays, slots, discount)
         self._config, self._schema = config, schema

@@ -55,12 +55,7 @@ class WorldHost:
     """The environments of this process, and the streams over which an actor plays them, one after another."""
 
     def __init__(
-        self,
-        config: FleetConfig,
-        actor: str,
-        stopping: threading.Event,
-        status: StatusTracker,
-        metrics: HostMetrics,
+        self, config: FleetConfig, actor: str, stopping: threading.Event, status: StatusTracker, metrics: HostMetrics
     ) -> None:
         if config.env.batched:
             raise ConfigError("env.batched: a host plays environments that step one by one")

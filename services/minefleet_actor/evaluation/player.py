@@ -203,13 +203,7 @@ def make_player(
     )
     discount = run.config.train_config.discount
     pool = EnvPool(
-        run.config.env,
-        run.schema,
-        worker,
-        seed=seed,
-        actor_index=index,
-        frame_shape=run.frame_shape,
-        discount=discount,
+        run.config.env, run.schema, worker, seed=seed, actor_index=index, frame_shape=run.frame_shape, discount=discount
     )
     recording = None
     if video is not None:

@@ -46,10 +46,7 @@ class ForwardOptions:
 def options_of(config: WorkerConfig) -> ForwardOptions:
     """The options of a configuration."""
     return ForwardOptions(
-        dtype=DTYPES[config.dtype],
-        compile=config.compile,
-        cuda_graphs=config.cuda_graphs,
-        whole=config.deterministic,
+        dtype=DTYPES[config.dtype], compile=config.compile, cuda_graphs=config.cuda_graphs, whole=config.deterministic
     )
 
 

@@ -79,7 +79,4 @@ def vtrace(
     stop = terminated | truncated | ~mask
     correction = accumulate(rho * delta, gamma * gae_lambda * c, stop)
     behind = torch.nn.functional.pad(correction[:, 1:], (0, 1)).masked_fill(stop, 0.0)
-    return VTrace(
-        advantage=delta + gamma * gae_lambda * behind,
-        target=(value + correction).masked_fill(~mask, 0.0),
-    )
+    return VTrace(advantage=delta + gamma * gae_lambda * behind, target=(value + correction).masked_fill(~mask, 0.0))

@@ -111,10 +111,7 @@ class DecodeAhead:
 
     def _bring(self, rows: list[int]) -> DecodedRows:
         large = stack(
-            [self._rows[row] for row in rows],
-            self._width,
-            pinned=self._uploader.wants_pinned,
-            spread=self._threads.map,
+            [self._rows[row] for row in rows], self._width, pinned=self._uploader.wants_pinned, spread=self._threads.map
         )
         place = torch.full((len(self._rows),), -1)
         place[rows] = torch.arange(len(rows))

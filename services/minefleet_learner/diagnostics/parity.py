@@ -114,9 +114,7 @@ class ParityProbe:
         version = max(rows_of, key=lambda number: (len(rows_of[number]), number))
         comparison = self._compare(batch, version, torch.tensor(rows_of[version][:FRAGMENTS]))
         parity = Parity(
-            steps=int(comparison.mask.sum()),
-            logp=comparison.largest(LOGP),
-            value=comparison.largest(VALUE, NEXT_VALUE),
+            steps=int(comparison.mask.sum()), logp=comparison.largest(LOGP), value=comparison.largest(VALUE, NEXT_VALUE)
         )
         fault = describe(comparison, self._bound) if comparison.exceeds(self._bound) else ""
         if fault and self._raises:

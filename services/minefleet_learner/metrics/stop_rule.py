@@ -34,11 +34,7 @@ class Deadline:
 
 
 def stop_reason(
-    config: FleetConfig,
-    state: CheckpointState,
-    episodes: EpisodeStatistics,
-    launch_s: float,
-    starved_for: int = 0,
+    config: FleetConfig, state: CheckpointState, episodes: EpisodeStatistics, launch_s: float, starved_for: int = 0
 ) -> str:
     """Names the condition that ends the run, or "" while it goes on.
 

@@ -163,11 +163,7 @@ class Replay:
         return newest_version
 
     def lease(
-        self,
-        learner: Position,
-        wanted: LeaseRequest,
-        wait_s: float,
-        is_wanted: Callable[[], bool] = lambda: True,
+        self, learner: Position, wanted: LeaseRequest, wait_s: float, is_wanted: Callable[[], bool] = lambda: True
     ) -> list[Chunk]:
         """Leases chunks, durably; waits until there are enough. Empty when the wait ran out."""
         leased: list[Chunk] | None = None
@@ -339,12 +335,7 @@ class Replay:
     def _take_run(self, run_id: str) -> None:
         limits, change = self.transactions.state.limits, self.transactions.change()
         self.transactions.set_run_state(
-            change,
-            replace(
-                self.transactions.state.run_state,
-                run_id=run_id,
-                schema=limits.schema_fingerprint,
-            ),
+            change, replace(self.transactions.state.run_state, run_id=run_id, schema=limits.schema_fingerprint)
         )
         self.transactions.commit(change)
         self._sync()

@@ -86,12 +86,7 @@ class Store:
     """An open database. One thread writes at a time; any may read and sync."""
 
     def __init__(
-        self,
-        database: Rdict,
-        lock: BinaryIO | None = None,
-        *,
-        directory: Path | None = None,
-        reserve_bytes: int = 0,
+        self, database: Rdict, lock: BinaryIO | None = None, *, directory: Path | None = None, reserve_bytes: int = 0
     ) -> None:
         """Takes an open database over.
 

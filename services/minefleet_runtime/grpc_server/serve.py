@@ -71,11 +71,7 @@ def serve(
 
 @contextmanager
 def serving(
-    context: RoleContext,
-    address: str,
-    register: Callable[[grpc.Server], None] = nothing,
-    *,
-    max_workers: int = 16,
+    context: RoleContext, address: str, register: Callable[[grpc.Server], None] = nothing, *, max_workers: int = 16
 ) -> Iterator[str]:
     """Serves in the background; yields the bound `host:port`, and drains at the end.
 

@@ -59,11 +59,7 @@ def test_help_without_a_command_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "eval --sample runs/x --episodes 3",
-        "eval runs/x --episodes 3 --sample",
-        "eval --episodes 3 --sample runs/x",
-    ],
+    ["eval --sample runs/x --episodes 3", "eval runs/x --episodes 3 --sample", "eval --episodes 3 --sample runs/x"],
 )
 def test_words_and_options_may_come_in_any_order(words: str) -> None:
     given = make_parser().parse_args(words.split())

@@ -69,10 +69,7 @@ def test_a_generator_may_take_the_schema_or_nothing_and_may_be_a_class(source: P
 
 @pytest.mark.parametrize(
     ("key", "given"),
-    [
-        ("normalize_obs", PolicyConfig(normalize_obs=True)),
-        ("normalize_pixels", PolicyConfig(normalize_pixels=True)),
-    ],
+    [("normalize_obs", PolicyConfig(normalize_obs=True)), ("normalize_pixels", PolicyConfig(normalize_pixels=True))],
 )
 def test_normalisation_is_refused_where_the_policy_of_a_generator_does_none(
     source: Path, key: str, given: PolicyConfig

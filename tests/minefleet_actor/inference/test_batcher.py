@@ -98,12 +98,7 @@ def test_batcher_with_a_thread_does_not_decide_in_the_loop() -> None:
     ],
 )
 def test_batcher_decides_in_a_thread_where_the_loop_can_work_meanwhile(
-    cores: set[int],
-    device: str,
-    worker: dict[str, Any],
-    threaded: bool,
-    patient: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    cores: set[int], device: str, worker: dict[str, Any], threaded: bool, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
     config = WorkerConfig(num_envs=SLOTS, min_batch_size=SLOTS, batch_timeout_s=1000.0, **worker)

@@ -31,10 +31,7 @@ def policy_of(seed: int) -> Policy:
 @torch.inference_mode()
 def computed(policy: Policy, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     torch.manual_seed(9)
-    obs = {
-        "image": torch.randint(256, (ROWS, 1, 36, 36, 3), dtype=torch.uint8),
-        "vector": torch.randn(ROWS, 1, 3),
-    }
+    obs = {"image": torch.randint(256, (ROWS, 1, 36, 36, 3), dtype=torch.uint8), "vector": torch.randn(ROWS, 1, 3)}
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         output, state = policy(obs, policy.initial_state(ROWS), torch.zeros(ROWS, 1, dtype=torch.bool))
     return [*flatten(output.params).values(), output.value, *flatten(state).values()]

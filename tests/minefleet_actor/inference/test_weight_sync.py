@@ -96,11 +96,7 @@ def test_weights_follower_that_parameters_refuses_gives_up() -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "staged", "fetched"),
-    [
-        ((False, True), [(4, 4), (6, 6)], [4, 5, 6]),
-        ((True,), [(6, 6)], [4, 5, 6]),
-        ((False,), [(4, 4)], [4]),
-    ],
+    [((False, True), [(4, 4), (6, 6)], [4, 5, 6]), ((True,), [(6, 6)], [4, 5, 6]), ((False,), [(4, 4)], [4])],
     ids=["slots of both kinds", "canary slots", "no canary slot"],
 )
 def test_weights_follower_fetches_each_version_once_whoever_acts_by_it(

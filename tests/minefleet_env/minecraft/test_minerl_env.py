@@ -213,9 +213,7 @@ print(json.dumps([first[0] == first[2], first[0] == first[1]]))
     assert run(prepared.python, code) == [True, False]
 
 
-def test_minerl_env_sends_and_shows_only_what_was_asked_for_within_its_space(
-    prepared: Prepared,
-) -> None:
+def test_minerl_env_sends_and_shows_only_what_was_asked_for_within_its_space(prepared: Prepared) -> None:
     code = """
 env = make("MineRLHumanSurvival-v0", observables=["life_stats", "use_item"])
 obs, _ = env.reset()

@@ -28,9 +28,7 @@ CPU = torch.device("cpu")
 
 def make_run(directory: Path, schema: Schema, *, seed: int = 1, hidden_size: int = 8, **train: Any) -> Run:
     config = FleetConfig(
-        seed=seed,
-        policy=PolicyConfig(hidden_size=hidden_size, hidden_layers=1),
-        train_config=TrainConfig(**train),
+        seed=seed, policy=PolicyConfig(hidden_size=hidden_size, hidden_layers=1), train_config=TrainConfig(**train)
     )
     return Run(directory=directory, config=config, schema=schema, architecture="")
 

@@ -50,12 +50,7 @@ def test_metrics_row_is_on_disk_once_written_and_has_null_for_what_is_not_finite
     path = tmp_path / "metrics.jsonl"
     lines = JsonLines(path, after_iteration=0)
     lines.write({"iteration": 1, "loss": float("nan"), "inner": {"a": float("inf"), "b": 1.5}, "none": None})
-    assert json.loads(path.read_text()) == {
-        "iteration": 1,
-        "loss": None,
-        "inner": {"a": None, "b": 1.5},
-        "none": None,
-    }
+    assert json.loads(path.read_text()) == {"iteration": 1, "loss": None, "inner": {"a": None, "b": 1.5}, "none": None}
     lines.close()
 
 

@@ -42,9 +42,7 @@ def test_explained_variance_is_one_for_the_truth_zero_for_the_mean_and_finite_fo
     assert look(target, torch.ones(4, 8)).explained_variance == 0.0
 
 
-def test_training_statistics_leave_out_padding(
-    look: Callable[[torch.Tensor, torch.Tensor], BatchStats],
-) -> None:
+def test_training_statistics_leave_out_padding(look: Callable[[torch.Tensor, torch.Tensor], BatchStats]) -> None:
     value, target = torch.ones(4, 8), torch.full((4, 8), 3.0)
     value[0, 5:] = target[0, 5:] = float("nan")
     value[1, 6:] = target[2, 7:] = float("inf")

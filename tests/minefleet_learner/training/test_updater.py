@@ -288,13 +288,7 @@ def test_random_generators_are_restored_exactly() -> None:
     drawn = (random.gauss(0, 1), random.random(), np.random.randn(), np.random.rand(), torch.rand(3).tolist())
     seed_everything(6)
     restore_rng(kept)
-    assert drawn == (
-        random.gauss(0, 1),
-        random.random(),
-        np.random.randn(),
-        np.random.rand(),
-        torch.rand(3).tolist(),
-    )
+    assert drawn == (random.gauss(0, 1), random.random(), np.random.randn(), np.random.rand(), torch.rand(3).tolist())
 
 
 def test_decoupled_weights_what_moved_before_the_update_and_clips_what_moves_in_it(

@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.core.errors import (
-    ConflictError,
-    ContractError,
-    RejectedError,
-    RunMismatchError,
-)
+from minefleet.core.errors import ConflictError, ContractError, RejectedError, RunMismatchError
 from minefleet_replay.state.actor_step_totals import ActorCounts
 
 Worlds = Callable[..., Any]

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.core.errors import (
-    ConfigError,
-    FencedError,
-    NotFoundError,
-    OverloadedError,
-    RejectedError,
-)
+from minefleet.core.errors import ConfigError, FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.state.lease_table import CLOSED_KEPT, MAX_OPEN
 

@@ -208,9 +208,7 @@ def test_lease_takes_the_chunk_that_was_begun_first_before_those_that_arrived_fi
     assert {stream for stream, _ in world.names(world.lease(1, 1))} == {"slow"}
 
 
-def test_longest_chunk_follows_from_the_window_and_the_clearly_faster_streams(
-    make_world: Any,
-) -> None:
+def test_longest_chunk_follows_from_the_window_and_the_clearly_faster_streams(make_world: Any) -> None:
     world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=1000)
     streams, closing = world.replay.transactions.streams, CLOSING._replace(window_s=4.0, interval_s=2.0)
     assert streams.longest_chunk_s(None) == streams.longest_chunk_s(closing) == math.inf

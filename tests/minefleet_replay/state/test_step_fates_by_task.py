@@ -87,9 +87,7 @@ def test_replay_counts_what_is_played_trained_and_dropped_once(world: Any) -> No
     assert task.counts == {"played": 5, "trained": 2, "stale": 3}
 
 
-def test_how_stale_steps_were_at_their_first_use_is_told_also_where_a_newer_version_acted(
-    world: Any,
-) -> None:
+def test_how_stale_steps_were_at_their_first_use_is_told_also_where_a_newer_version_acted(world: Any) -> None:
     world.hear(5)
     for number, version in enumerate((4, 5, 9)):
         world.append("s", number, version)

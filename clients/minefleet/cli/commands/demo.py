@@ -28,10 +28,7 @@ EPISODES = 20
 def run(arguments: argparse.Namespace) -> int:
     """Trains, evaluates before and after, and says what to try next."""
     named = arguments.run_dir
-    with (
-        nullcontext(named) if named else fresh_directory("demo") as directory,
-        closing(ForkServer()) as forks,
-    ):
+    with nullcontext(named) if named else fresh_directory("demo") as directory, closing(ForkServer()) as forks:
         config = load(PRESET, ["stop.env_steps=0", f"stop.minutes={arguments.minutes}"])
         prepared = prepare(config, directory, forks.start)
         with holding(prepared.directory):

@@ -40,12 +40,7 @@ class Progress:
     """One run's progress on a console: a live view where that is a terminal, plain lines elsewhere."""
 
     def __init__(
-        self,
-        run: Run,
-        console: Console,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        is_shared: bool = False,
+        self, run: Run, console: Console, clock: Callable[[], float] = time.monotonic, *, is_shared: bool = False
     ) -> None:
         """Reads the rows that there are.
 

@@ -10,12 +10,4 @@ from minefleet.policies.vpt.policy_factory import generate
 from minefleet.policies.vpt.vpt_policy import HierarchicalHead, VPTPolicy
 from minefleet.policies.vpt.weight_files import load_vpt_policy, write_policy
 
-__all__ = [
-    "PRESETS",
-    "HierarchicalHead",
-    "VPTArchitecture",
-    "VPTPolicy",
-    "generate",
-    "load_vpt_policy",
-    "write_policy",
-]
+__all__ = ["PRESETS", "HierarchicalHead", "VPTArchitecture", "VPTPolicy", "generate", "load_vpt_policy", "write_policy"]

@@ -16,10 +16,7 @@ def flags(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     """`remembered` [B, M] and `first` [B, T]."""
     batch, memory, steps = draw(sizes), draw(sizes), draw(sizes)
     generator = torch.Generator().manual_seed(draw(seeds))
-    return (
-        torch.rand(batch, memory, generator=generator) < 0.7,
-        torch.rand(batch, steps, generator=generator) < 0.3,
-    )
+    return (torch.rand(batch, memory, generator=generator) < 0.7, torch.rand(batch, steps, generator=generator) < 0.3)
 
 
 def has_reset(first: Tensor, start: int, end: int) -> bool:
