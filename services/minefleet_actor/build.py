@@ -116,7 +116,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         router=router,
         threads=ThreadGroup(failed=pool.wake),
         camera=camera,
-        view=make_view(run, actor, pool, router, recorder, episodes, cuts, camera, deaths),
+        view=SlotView(run, actor, pool, router, recorder, episodes, cuts, camera, deaths),
         abandoned=abandoned,
     )
 
@@ -253,31 +253,6 @@ def make_batcher(
         threaded=threaded,
         timed=metrics.inferring,
         decided=pool.wake if threaded else lambda: None,
-    )
-
-
-def make_view(
-    run: Run,
-    actor: Actor,
-    pool: Pool,
-    router: StreamRouter,
-    recorder: Recorder,
-    episodes: RunningEpisodes,
-    cuts: FreshnessCuts,
-    camera: Camera | None,
-    deaths: DeathRecorder | None,
-) -> SlotView:
-    """Describes the slots for people who watch."""
-    return SlotView(
-        run,
-        actor=actor,
-        pool=pool,
-        router=router,
-        recorder=recorder,
-        episodes=episodes,
-        cuts=cuts,
-        camera=camera,
-        pictures=deaths.pictures if deaths is not None else {},
     )
 
 

@@ -6,7 +6,7 @@ picture half of one frame and half of the next, and training pays nothing.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minefleet.core.tree import Tree, flatten
 from minefleet.rpc.durations import duration
 from minefleet.runs.run_yaml import Run
 from minefleet.v1 import slots_service_pb2
+from minefleet_actor.env_death_recorder import DeathRecorder
 from minefleet_actor.loop import Actor, Phase
 from minefleet_actor.pool import Pool
 from minefleet_actor.replay_io.stream_router import StreamRouter
@@ -46,7 +47,6 @@ class SlotView:
     def __init__(
         self,
         run: Run,
-        *,
         actor: Actor,
         pool: Pool,
         router: StreamRouter,
@@ -54,7 +54,7 @@ class SlotView:
         episodes: RunningEpisodes,
         cuts: FreshnessCuts,
         camera: Camera | None,
-        pictures: Mapping[int, Frame],
+        deaths: DeathRecorder | None,
     ) -> None:
         self._actor = actor
         self._pool = pool
@@ -63,7 +63,7 @@ class SlotView:
         self._episodes = episodes
         self._cuts = cuts
         self._camera = camera
-        self._pictures = pictures
+        self._pictures = {} if deaths is None else deaths.pictures
         """Of slots that have failed, the last one before that."""
         self._lens: Callable[[int], NDArray[Any]] | None = make_lens(run, pool) if can_film(run) else None
         self._renders = run.frame_shape is not None

@@ -1,4 +1,4 @@
-"""Growth of time counters over the last seconds."""
+"""Growth of counters over the last seconds."""
 
 import threading
 import time
@@ -11,9 +11,15 @@ MARK_S = 1.0
 
 
 class Recent:
-    """Looks back by `WINDOW_S`, or to the beginning; asked seldom, to when it was asked before that. Thread-safe."""
+    """Looks back by `window_s`, or to the beginning; asked seldom, to when it was asked before that. Thread-safe."""
 
-    def __init__(self, read: Callable[[], Mapping[str, float]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, float]],
+        clock: Callable[[], float] = time.monotonic,
+        window_s: float = WINDOW_S,
+    ) -> None:
+        self._window_s = window_s
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
@@ -23,9 +29,9 @@ class Recent:
         """By name, what has been added since then."""
         with self._lock:
             now_s, now = self._clock(), dict(self._read())
-            while len(self._marks) > 1 and now_s - self._marks[1][0] >= WINDOW_S:
+            while len(self._marks) > 1 and now_s - self._marks[1][0] >= self._window_s:
                 self._marks.popleft()
             then = self._marks[0][1]
             if now_s - self._marks[-1][0] >= MARK_S:
                 self._marks.append((now_s, now))
-            return {name: seconds - then.get(name, 0.0) for name, seconds in now.items()}
+            return {name: count - then.get(name, 0.0) for name, count in now.items()}

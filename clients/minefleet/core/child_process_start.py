@@ -60,7 +60,7 @@ def start_fresh(
     *,
     descriptors: Mapping[str, int] = NO_DESCRIPTORS,
     arrange: Callable[[int], None] = lambda _: None,
-) -> Process:
+) -> subprocess.Popen[bytes]:
     """Starts a program afresh; see `Start`."""
     process = subprocess.Popen(
         command,

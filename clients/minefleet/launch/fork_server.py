@@ -46,6 +46,8 @@ OTHER_MODULES = (
     "torch._dynamo",
 )
 """Modules that the roles need; torch makes no optimizer without `torch._dynamo`."""
+CHANNEL = "MINEFLEET_FORK_CHANNEL"
+"""Environment variable: the fork server's descriptor of the socket between it and the launcher."""
 MAX_FDS, MAX_BYTES = 8, 64
 """Of one message."""
 TIMEOUT_S = 60.0
@@ -76,14 +78,11 @@ class ForkServer:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(TIMEOUT_S)
         with theirs:
-            self._process = subprocess.Popen(
-                [*PYTHON, "minefleet.launch.fork_server", str(theirs.fileno())],
-                env={**ONE_THREAD_EACH, **os.environ, **tied()},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                process_group=0,
+            self._process = start_fresh(
+                [*PYTHON, "minefleet.launch.fork_server"],
+                ONE_THREAD_EACH | os.environ | tied(),
+                subprocess.DEVNULL,
+                descriptors={CHANNEL: theirs.fileno()},
             )
 
     def close(self) -> None:
@@ -205,7 +204,7 @@ def _become(file: int, output: int, waits: int, *others: int) -> list[str]:
 def main() -> None:
     """Serves; in each forked process, runs what was asked for."""
     die_with_launcher()
-    _, _, _, module, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    _, _, _, module, *arguments = serve(socket.socket(fileno=int(os.environ[CHANNEL])))
     sys.argv = [module, *arguments]
     # Some of what is imported runs as a program, too, as with `python -m` of a module that its own package imports.
     warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning, "runpy")

@@ -15,11 +15,12 @@ from prometheus_client.registry import Collector
 from minefleet.monitoring.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.metrics.duration_histogram import DurationHistogram
-from minefleet_actor.metrics.rate_meter import RateMeter
 from minefleet_actor.metrics.wait_time_breakdown import SlotTimer
 from minefleet_env.process_messages import FAILURES
 from minefleet_runtime.counter_window import Recent
 
+RATE_WINDOW_S = 10.0
+"""Seconds over which steps per second are taken."""
 REASONS = {
     "grant": "no grant from replay",
     "room": "replay does not take what is queued",
@@ -106,7 +107,9 @@ class ActorMetrics:
         self._env_steps = np.zeros(shards, np.int64)
         self._env_failures = np.zeros(shards, np.int64)
         self._failures_by_kind: Counts[str] = Counts()
-        self._pace = RateMeter()
+        self._recent_steps = Recent(
+            lambda: {"steps": int(self._env_steps.sum()), "seconds": time.monotonic()}, window_s=RATE_WINDOW_S
+        )
         self.slot_time = SlotTimer()
         self._recent = Recent(self.slot_time.seconds)
         registry.register(SlotTimeCollector(self.slot_time))
@@ -160,6 +163,7 @@ class ActorMetrics:
         with self._lock:
             env_steps, env_failures = int(self._env_steps.sum()), int(self._env_failures.sum())
         by_kind = {f"failed_by_{kind}": count for kind, count in sorted(self._failures_by_kind.items())}
-        pace = round(self._pace.of(env_steps), 1)
+        grown = self._recent_steps.grown()
+        pace = round(grown["steps"] / max(grown["seconds"], 1e-9), 1)
         spent = {f"{SLOT_PREFIX}{kind}": seconds for kind, seconds in self._recent.grown().items()}
         return {"env_steps": env_steps, "env_steps_per_s": pace, "env_failures": env_failures, **by_kind, **spent}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from minefleet.core.child_process_start import PYTHON
+from minefleet.core.child_process_start import PYTHON, start_fresh
 from minefleet.core.parent_death import tied
 
 INTERVAL_S = 60.0
@@ -48,11 +48,5 @@ class PeriodicPlot:
             self._report("no curve.png: drawing it failed; `python -m minefleet.monitoring.plot RUN_DIR` says why")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*PYTHON, "minefleet.monitoring.plot", str(self._directory)],
-            env=os.environ | tied(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        )
+        command = [*PYTHON, "minefleet.monitoring.plot", str(self._directory)]
+        return start_fresh(command, os.environ | tied(), subprocess.DEVNULL)
