@@ -1,8 +1,8 @@
-"""Crafter's preset: the score over all episodes of a training, as Hafner 2021 defines it, and the return at its end.
+"""Crafter by `crafter-wide`: the score over all episodes, as Hafner 2021 defines it, and the return at the end.
 
     python benchmarks/crafter_training.py [--seeds 1 2 3] [--runs DIR] [--set KEY=VALUE ...]
 
-One run per seed, one after the other, each about half an hour on two cores. Runs that DIR has already are not made
+One run per seed, one after the other, each more than an hour on two cores. Runs that DIR has already are not made
 again, whatever `--set` says, and those that were broken off go on. The peer is what Moon et al. 2023 publish of PPO
 after the same million steps, https://arxiv.org/abs/2307.03486: a score of 15.6 % and a return of 10.3, by a network of
 4 million parameters. Their return is the mean over the last 100,000 steps (`summary.py` of their repository); the mean
@@ -59,7 +59,7 @@ def main() -> None:
 
 def train(directory: Path, overrides: Sequence[str]) -> list[Episode]:
     """Trains a run, unless it is there and over. Returns its episodes in the order in which they ended."""
-    long_runs.train("crafter", overrides, directory)
+    long_runs.train("crafter-wide", overrides, directory)
     return [
         Episode(row["length"], row["episode_return"], row["metrics"])
         for row in read_episodes(directory / "episodes.csv")
