@@ -1,10 +1,11 @@
-"""Whole training: ours, Sample Factory, PufferLib and a bare loop, with the same network and the same hyper-parameters.
+"""Whole training: ours, its peers and a bare loop, with the same network and the same hyper-parameters.
 
     python benchmarks/training.py [--case pixels vector] [--rounds 3] [--seconds 30] [--set KEY=VALUE ...]
 
     pixels      frames of Crafter from a bank, three convolutions and a dense layer of 512
     pixels-gru  the same with a GRU of 512
     vizdoom     VizDoom's `basic`, a decision every four ticks, the network of `pixels`
+    atari       Pong, prepared as is usual, the network of `pixels` on four grey frames of 84 by 84
     vector      CartPole, two dense layers of 64
 
 Each round runs all sides in turn, a different one first each time, each on the same two cores and with 16 environments.
@@ -15,6 +16,9 @@ iteration on. Memory is the most that all processes of a side had together, what
                     own for `vector`, and the rest
     sample-factory  APPO with two workers, in an interpreter of its own; a process has one thread of torch
     pufferlib       PuffeRL with its serial vectoriser: one process, which plays, then trains. `pixels` and `vector`
+    rllib           PPO with two runners of eight environments, the learner in the driver. `pixels` and `vector`
+    torchrl         a collector and PPO's loss in one process, which plays, then trains. `pixels` and `vector`
+    envpool         EnvPool and the loop of CleanRL, in one process, which plays, then trains. `atari`
     bare            forward and backward passes alone, a process per core: the limit
 
 Which option of the one is which of the other, and what differs, is a table in `docs/benchmarks.md`. What each learns
@@ -28,11 +32,18 @@ from harness.acting_envs import make_bank
 from harness.report import line, medians, table
 from harness.whole_cases import share_cores
 from harness.whole_ours import train
-from harness.whole_sides import limit, train_peer, train_pufferlib
+from harness.whole_sides import limit, train_other, train_peer
 
-CHOICES = ("pixels", "pixels-gru", "vizdoom", "vector")
-OURS, PEER, PUFFERLIB, BARE = SIDES = ("ours", "sample-factory", "pufferlib", "bare")
-PUFFERLIB_CASES = ("pixels", "vector")
+OTHERS = ("pufferlib", "rllib", "torchrl", "envpool")
+OURS, PEER, *_, BARE = SIDES = ("ours", "sample-factory", *OTHERS, "bare")
+CHOICES = {
+    "pixels": (OURS, PEER, "pufferlib", "rllib", "torchrl", BARE),
+    "pixels-gru": (OURS, PEER, BARE),
+    "vizdoom": (OURS, PEER, BARE),
+    "atari": (OURS, "envpool"),
+    "vector": (OURS, PEER, "pufferlib", "rllib", "torchrl", BARE),
+}
+"""The sides of each case."""
 
 
 class Figures(NamedTuple):
@@ -68,7 +79,7 @@ def parse() -> argparse.Namespace:
 
 def measure(case: str, number: int, arguments: argparse.Namespace) -> dict[str, Figures]:
     """One round."""
-    sides = [side for side in arguments.side if side != PUFFERLIB or case in PUFFERLIB_CASES]
+    sides = [side for side in arguments.side if side in CHOICES[case]]
     turn = number % len(sides)
     figures = {side: run(side, case, number, arguments) for side in (*sides[turn:], *sides[:turn])}
     return {side: figures[side] for side in sides}
@@ -83,8 +94,8 @@ def run(side: str, case: str, seed: int, arguments: argparse.Namespace) -> Figur
     seconds = arguments.warm_up + arguments.seconds
     if side == OURS:
         trace = train(case, arguments.set, seed=seed, seconds=seconds)
-    elif side == PUFFERLIB:
-        trace = train_pufferlib(case, seed=seed, seconds=seconds)
+    elif side in OTHERS:
+        trace = train_other(side, case, seed=seed, seconds=seconds)
     else:
         trace = train_peer(case, seed=seed, seconds=seconds)
     return Figures(trace.rate(arguments.warm_up, arguments.seconds), trace.watch.peak_mb, trace.parameters)
@@ -113,9 +124,8 @@ def lines_of(case: str, rounds: list[dict[str, Figures]]) -> list[str]:
             line("training", case, "steps/s", rate[OURS], peer=rate[PEER], limit=rate[BARE]),
             line("training", f"{case}-memory", "1/GB", 1e3 / memory[OURS], peer=1e3 / memory[PEER]),
         ]
-    if {OURS, PUFFERLIB} <= set(rate):
-        lines.append(line("training", f"{case}-pufferlib", "steps/s", rate[OURS], peer=rate[PUFFERLIB]))
-    return lines
+    others = [side for side in OTHERS if {OURS, side} <= set(rate)]
+    return lines + [line("training", f"{case}-{side}", "steps/s", rate[OURS], peer=rate[side]) for side in others]
 
 
 def steps_per_s(rounds: list[dict[str, Figures]]) -> list[dict[str, float]]:

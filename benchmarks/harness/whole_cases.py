@@ -26,14 +26,18 @@ CORES = 2
 class Case:
     """A task and a network, the same on all sides."""
 
-    env: str
-    """`module:Class` of the environment; it takes the layout of its frames, `hwc` or `chw`."""
+    env: str = ""
+    """`module:Class` of the environment; it takes the layout of its frames, `hwc` or `chw`. Empty: the preset's."""
+    preset: str = ""
+    """Ours, for its environment."""
     python: str = ""
     """The peer in whose interpreter our environments live, if not in our own; the module then lies in `peers/`."""
     actions: int
     hidden: int
     gru: int = 0
     has_frames: bool = True
+    frame: tuple[int, int] = (3, 64)
+    """Channels, and pixels of an edge."""
     envs: int = 16
     envs_per_process: int = 16
     """Of ours; 0 for those of the actor's own process."""
@@ -43,6 +47,7 @@ CASES = {
     "pixels": Case(env="harness.acting_envs:Frames", actions=17, hidden=512),
     "pixels-gru": Case(env="harness.acting_envs:Frames", actions=17, hidden=512, gru=512),
     "vizdoom": Case(env="vizdoom_basic:Basic", python="vizdoom", actions=4, hidden=512, envs_per_process=8),
+    "atari": Case(preset="atari", python="envpool", actions=6, hidden=512, frame=(4, 84), envs_per_process=8),
     "vector": Case(env="harness.whole_envs:Pole", actions=2, hidden=64, has_frames=False, envs_per_process=0),
     "slow": Case(env="harness.whole_envs:SlowFrames", actions=17, hidden=512, envs=64, envs_per_process=1),
 }

@@ -73,6 +73,7 @@ def count(run: Run) -> int:
 def config_of(case: Case) -> dict[str, Any]:
     """The configuration, with the hyper-parameters that `benchmarks/training.py` lists."""
     return {
+        **({"preset": case.preset} if case.preset else {}),
         "env": env_of(case),
         "policy": policy_of(case),
         "rollout_config": {
@@ -111,6 +112,8 @@ def env_of(case: Case) -> dict[str, Any]:
         return {"generator": case.env, "time_limit": "terminated"}
     module, _, factory = case.env.partition(":")
     python = str(install(case.python, constrained=False))
+    if case.preset:
+        return {"python": python, "time_limit": "terminated"}
     return {"generator": f"{PEERS / module}.py:{factory}", "python": python, "time_limit": "terminated"}
 
 
@@ -118,5 +121,5 @@ def policy_of(case: Case) -> dict[str, Any]:
     """The network."""
     network = {"hidden_size": case.hidden, "gru_size": case.gru, "separate_value_trunk": False, "normalize_obs": False}
     if case.has_frames:
-        return {**network, "activation": "relu", "conv_channels": [32, 64, 128]}
+        return {**network, "activation": "relu", "normalize_pixels": False, "conv_channels": [32, 64, 128]}
     return {**network, "activation": "tanh", "hidden_layers": 2}

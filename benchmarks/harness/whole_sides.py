@@ -47,11 +47,11 @@ def train_peer(name: str, options: Sequence[str] = (), *, seed: int, seconds: fl
         )
 
 
-def train_pufferlib(name: str, *, seed: int, seconds: float) -> Trace:
-    """Trains PufferLib until so many seconds after its first iteration."""
-    python = install("pufferlib", constrained=False)
+def train_other(peer: str, name: str, *, seed: int, seconds: float) -> Trace:
+    """Trains PufferLib, RLlib or TorchRL until so many seconds after its first iteration."""
+    python = install(peer, constrained=False)
     with scratch() as directory:
-        command = [str(python), str(PEERS / "pufferlib_training.py"), name, str(seed), str(seconds)]
+        command = [str(python), str(PEERS / f"{peer}_training.py"), name, str(seed), str(seconds)]
         return _trace(Watch(command=command, directory=directory))
 
 

@@ -13,10 +13,10 @@ import tempfile
 import time
 from importlib import import_module
 
+import networks
 import numpy as np
 import pufferlib.emulation
 import pufferlib.pufferl
-import pufferlib.pytorch
 import pufferlib.vector
 import torch
 from torch import nn
@@ -25,9 +25,6 @@ from harness import whole_cases as numbers
 from harness.whole_cases import CASES, CORES, share_cores
 
 NEVER = 10**9
-CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (128, 3, 2))
-"""Channels, size and stride: those of Sample Factory's `convnet_simple`."""
-SIDE = 64
 OPERATOR = (
     "compute_puff_advantage(Tensor values, Tensor rewards, Tensor dones, Tensor importance, Tensor(a!) advantages, "
     "float gamma, float lambda, float rho_clip, float c_clip) -> ()"
@@ -54,27 +51,13 @@ class Network(nn.Module):
 
     def __init__(self, case):
         super().__init__()
-        layer = pufferlib.pytorch.layer_init
-        self.hidden_size, self.has_frames = case.hidden, case.has_frames
-        if case.has_frames:
-            layers, channels, side = [], 3, SIDE
-            for to_channels, size, stride in CONVOLUTIONS:
-                layers += [layer(nn.Conv2d(channels, to_channels, size, stride)), nn.ReLU(inplace=True)]
-                channels, side = to_channels, (side - size) // stride + 1
-            dense = [nn.Flatten(), layer(nn.Linear(channels * side**2, case.hidden)), nn.ReLU(inplace=True)]
-            self.body = nn.Sequential(*layers, *dense).to(memory_format=torch.channels_last)
-        else:
-            first, second = layer(nn.Linear(4, case.hidden)), layer(nn.Linear(case.hidden, case.hidden))
-            self.body = nn.Sequential(first, nn.Tanh(), second, nn.Tanh())
-        self.logits = layer(nn.Linear(case.hidden, case.actions), std=0.01)
-        self.value = layer(nn.Linear(case.hidden, 1), std=1)
+        self.hidden_size = case.hidden
+        self.shape = (3, 64, 64) if case.has_frames else (4,)
+        self.body = networks.Body(case)
+        self.logits, self.value = networks.heads(case)
 
     def forward_eval(self, obs, state=None):
-        if self.has_frames:
-            frames = obs.reshape(-1, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
-            hidden = self.body(frames.float() / 255)
-        else:
-            hidden = self.body(obs.reshape(-1, 4).float())
+        hidden = self.body(obs.reshape(-1, *self.shape))
         return self.logits(hidden), self.value(hidden)
 
     forward = forward_eval
