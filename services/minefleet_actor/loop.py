@@ -62,7 +62,6 @@ from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, FreshnessCuts
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.video_recorder import Camera
 
-Slots = NDArray[np.intp]
 MAX_WAIT_S = 1.0
 RESET_CHECK_S = 0.25
 """At least, between two looks for resets that take long."""

@@ -50,13 +50,6 @@ class PolicyEvaluation:
 
 def joined(parts: Sequence[PolicyEvaluation]) -> PolicyEvaluation:
     """The rows of all parts, one after another."""
-
-    def join(*leaves: Tensor) -> Tensor:
-        return torch.cat(leaves)
-
-    return PolicyEvaluation(
-        params=tree_map(join, *(part.params for part in parts)),
-        value=torch.cat([part.value for part in parts]),
-        encoded=tree_map(join, *(part.encoded for part in parts)),
-        before={slot: state for part in parts for slot, state in part.before.items()},
-    )
+    trees = [{"params": part.params, "value": part.value, "encoded": part.encoded} for part in parts]
+    before = {slot: state for part in parts for slot, state in part.before.items()}
+    return PolicyEvaluation(before=before, **tree_map(lambda *leaves: torch.cat(leaves), *trees))

@@ -25,13 +25,8 @@ class GuardProcess:
         self._channel: socket.socket | None = None
 
     @property
-    def alive(self) -> bool:
-        """Whether it was started and has not been ended; it may have died unnoticed."""
-        return self._popen is not None
-
-    @property
     def pid(self) -> int:
-        """Its process id; 0 when it is down."""
+        """Its process id, though it may have died unnoticed; 0 before it is started, and once it is ended."""
         return self._popen.pid if self._popen else 0
 
     def fileno(self) -> int:

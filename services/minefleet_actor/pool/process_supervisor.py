@@ -117,7 +117,7 @@ class ProcessSupervisor:
 
     def start(self, index: int) -> None:
         """Starts a process that is down, and the guard before it if that is down too."""
-        if not self._guard.alive:
+        if not self._guard.pid:
             self._guard.open(self.processes[index].setup.memory)
             self._selector.register(self._guard, selectors.EVENT_READ, _GUARD)
         process = self.processes[index]

@@ -85,9 +85,6 @@ class StreamRouter:
     def __iter__(self) -> Iterator[ShardConnection]:
         return iter(self._shards)
 
-    def __len__(self) -> int:
-        return len(self._shards)
-
     def stream(self, slot: int) -> str:
         """The name of the slot's stream."""
         return f"{self._actor}-{slot}"

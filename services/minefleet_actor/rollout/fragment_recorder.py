@@ -11,7 +11,6 @@ observation of a truncated episode, or a look at the observation after a full fr
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,19 +23,6 @@ from minefleet_actor.rollout.reward_scale_clip import Shape, unchanged
 
 Slots = NDArray[np.intp]
 Array = NDArray[Any]
-
-
-@dataclass(slots=True)
-class CutObservations:
-    """The observations that a fragment needs besides those it acted on."""
-
-    index: list[int] = field(default_factory=list)
-    obs: list[Tree] = field(default_factory=list)
-
-    def add(self, step: int, obs: Tree) -> None:
-        """Keeps the observation after a step."""
-        self.index.append(step)
-        self.obs.append(obs)
 
 
 class Recorder:
@@ -65,7 +51,8 @@ class Recorder:
                 ("duration", np.uint32),
             )
         }
-        self._cuts = [CutObservations() for _ in range(slots)]
+        self._cuts: list[dict[int, Tree]] = [{} for _ in range(slots)]
+        """By step, the observations after it that the fragment needs besides those it acted on."""
         self._state: list[Tree] = [{} for _ in range(slots)]
         self._tasks: list[Counter[str]] = [Counter() for _ in range(slots)]
         """The steps of each task before the one that is played now."""
@@ -78,7 +65,7 @@ class Recorder:
         """Opens a fragment whose first step will be computed from this state."""
         self.length[slot] = 0
         self._state[slot] = recurrent_state
-        self._cuts[slot] = CutObservations()
+        self._cuts[slot] = {}
         self._tasks[slot].clear()
         self._task[slot] = self._task[slot][0], 0
 
@@ -162,7 +149,7 @@ class Recorder:
     def cut(self, slot: int, obs: Tree) -> None:
         """Keeps the observation after the last step, unless that is terminated, or it is kept already."""
         if self.length[slot] and self._lacks_end(slot):
-            self._cuts[slot].add(int(self.length[slot]) - 1, tree_map(np.array, obs))
+            self._cuts[slot][int(self.length[slot]) - 1] = tree_map(np.array, obs)
 
     def fail(self, slot: int) -> None:
         """Drops the step in flight, if any, and marks the last good step of the episode as cut by a failure."""
@@ -240,7 +227,7 @@ class Recorder:
 
     def _lacks_end(self, slot: int) -> bool:
         """Whether the observation after the last step is needed, and not kept yet."""
-        is_kept = self._cuts[slot].index[-1:] == [int(self.length[slot]) - 1]
+        is_kept = int(self.length[slot]) - 1 in self._cuts[slot]
         return not is_kept and not self._arrays["terminated"][self._last(slot)]
 
     def _last(self, slot: int) -> Any:
@@ -267,8 +254,8 @@ class Recorder:
         return Fragment(
             obs=tree_map(rows, self._obs),
             action=tree_map(rows, self._action),
-            cut_index=np.array(cuts.index, np.int32),
-            cut_obs=_stack(cuts.obs, self._obs),
+            cut_index=np.array([*cuts], np.int32),
+            cut_obs=_stack(cuts.values(), self._obs),
             recurrent_state=self._state[slot],
             **arrays,
         )

@@ -27,10 +27,7 @@ class RunningEpisodes:
         """The environment's own steps."""
         self._reward = np.zeros(slots)
         self._number = np.zeros(slots, np.int64)
-
-    def number(self, slot: int) -> int:
-        """Number of the slot's running episode: 0, 1, ..."""
-        return int(self._number[slot])
+        """Of the running episode: 0, 1, ..."""
 
     def so_far(self, slot: int) -> tuple[int, float]:
         """Length and return of the slot's running episode."""
@@ -70,7 +67,7 @@ class RunningEpisodes:
         """Closes the slot's episode."""
         record = episode_pb2.EpisodeRecord(
             stream=stream,
-            episode=self.number(slot),
+            episode=int(self._number[slot]),
             task=task,
             episode_return=float(self._return[slot]),
             discounted_return=float(self._discounted[slot]),
