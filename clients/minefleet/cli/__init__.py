@@ -16,6 +16,7 @@ from importlib import metadata
 
 from minefleet.cli import arguments_per_command
 from minefleet.cli.intermixed_argument_parser import CommandParser
+from minefleet.cli.output.lossy_stderr import LossyStderr
 
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _open_standard_streams()
         _use_utf8()
+        sys.stderr = LossyStderr()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser()
     given, unknown = parser.parse_known_args(words)

@@ -6,6 +6,7 @@ import pty
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,22 @@ def test_cli_with_closed_standard_streams_writes_no_file_through_them(tmp_path: 
     train = "train cartpole --serial --run-dir run train_config.num_iterations=1"
     script = f"{sys.executable} -m minefleet {train} {redirections}"
     subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, check=True)
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["iteration"] for row in rows] == [1]
+
+
+@pytest.mark.parametrize(
+    ("how", "stderr"),
+    [("", "2> /dev/full"), ("--serial", "2>&1 > result | true")],
+    ids=["a full disk", "a reader that has gone"],
+)
+def test_cli_trains_to_its_end_though_stderr_takes_nothing(tmp_path: Path, how: str, stderr: str) -> None:
+    command = f"{sys.executable} -m minefleet train cartpole {how} --run-dir run train_config.num_iterations=1"
+    script = f"{{ {command}; echo $? > code; }} {stderr}"
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, check=True)
+    while not (tmp_path / "code").exists():
+        time.sleep(0.05)
+    assert (tmp_path / "code").read_text() == "0\n"
     rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["iteration"] for row in rows] == [1]
 

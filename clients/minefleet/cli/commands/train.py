@@ -22,8 +22,9 @@ from rich.console import Console
 
 from minefleet.cli.arguments_per_command import NEWEST
 from minefleet.cli.config_arguments import is_override, required, split
+from minefleet.cli.output.lossy_stderr import outlived
 from minefleet.cli.output.periodic_plot import PeriodicPlot
-from minefleet.cli.output.progress import Progress
+from minefleet.cli.output.progress import Progress, show_checking
 from minefleet.cli.output.stall import Stall
 from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, pause_of, summarise
 from minefleet.config import FleetConfig
@@ -136,11 +137,6 @@ def begin(
         return end(fresh, train(fresh, start))
 
 
-def show_checking() -> AbstractContextManager[object]:
-    """Says in a terminal, until it is done, that the environment is checked: its libraries take seconds to import."""
-    return Console(stderr=True).status("checking the environment")
-
-
 def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
     """Refuses what one process cannot do.
 
@@ -160,6 +156,7 @@ def train_fleet(run: Run, start: Start, console: Console | None = None) -> Outco
     progress = Progress(run, console or Console(stderr=True))
     curve, stall = PeriodicPlot(run.directory, progress.say), Stall(run.directory, progress.say)
 
+    @outlived(progress.say)
     def tick() -> None:
         iterated = progress.tick(_roles(fleet))
         is_training = any(is_rank(child.name) and child.is_alive for child in fleet.children)
@@ -180,6 +177,12 @@ def train_serially(run: Run, started_by: Start) -> Outcome:
     began_s, log, command = time.monotonic(), run.logs / f"{SERIAL}.log", role_command(SERIAL, run.directory)
     progress = Progress(run, Console(stderr=True), is_shared=True)
     curve = PeriodicPlot(run.directory, progress.say)
+
+    @outlived(progress.say)
+    def tick() -> None:
+        progress.tick("all roles, in one process")
+        curve.tick()
+
     with log.open("ab") as stderr, progress:
         start = stderr.tell()
         progress.say(f"training in {run.directory}")
@@ -187,8 +190,7 @@ def train_serially(run: Run, started_by: Start) -> Outcome:
             signal.signal(signal.SIGTERM, lambda *_: child.terminate())
             signal.signal(signal.SIGINT, lambda *_: None)  # The terminal sends it to the child as well.
             while child.returncode is None:
-                progress.tick("all roles, in one process")
-                curve.tick()
+                tick()
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(TICK_S)
     curve.finish()

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -95,6 +96,8 @@ class Progress:
         self._record_returns(rows)
         self._look_for_pause()
         for row in rows:
+            while self._rows and self._rows[-1]["iteration"] >= row["iteration"]:
+                self._rows.pop()  # The run went back to an older checkpoint.
             self._rows.append(row)
             self._warn(row.get("step_warnings", {}))
             for name in sorted(achievements(row) - self._reached):
@@ -109,6 +112,9 @@ class Progress:
         return bool(rows)
 
     def _record_returns(self, rows: Sequence[Row]) -> None:
+        """Keeps the returns in order, without those of iterations that the run went back behind."""
+        for row in rows[:1]:
+            self._returns = {then: mean for then, mean in self._returns.items() if then < row["iteration"]}
         means = {row["iteration"]: row["episode_return_mean"] for row in rows}
         self._returns |= {iteration: mean for iteration, mean in means.items() if mean is not None}
 
@@ -195,6 +201,11 @@ class Progress:
     @property
     def _elapsed_s(self) -> float:
         return self._clock() - self._began_s
+
+
+def show_checking() -> AbstractContextManager[object]:
+    """Says in a terminal, until it is done, that the environment is checked: its libraries take seconds to import."""
+    return Console(stderr=True).status("checking the environment")
 
 
 def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:

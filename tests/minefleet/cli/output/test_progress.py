@@ -143,6 +143,20 @@ def test_view_in_a_terminal_shows_best_evaluation_entropy_and_what_starves_in_80
     assert all(len(line) <= 78 for line in re.split("[\r\n]+", plain))
 
 
+@pytest.mark.parametrize(("to", "left"), [(1, "?"), (2, "11:26"), (3, "5:40")])
+def test_progress_of_a_run_that_went_back_knows_only_the_rows_of_its_file(run: Run, to: int, left: str) -> None:
+    output, now = io.StringIO(), [0.0]
+    with Progress(run, Console(file=output, force_terminal=True), clock=lambda: now[0]) as progress:
+        append(run.metrics, *(row(n, episode_return_mean=30.0) for n in range(1, 4)))
+        progress.tick("learner")
+        shorter = run.directory / "shorter"
+        append(shorter, *(row(n) for n in range(1, to)), row(to, wall_s=9.0))
+        shorter.rename(run.metrics)
+        progress.tick("learner")
+        assert f"steps/s 50  return 21.50  version {to + 1}  staleness 0.25  left {left}" in progress.line("learner")
+    assert "best 21.50" in output.getvalue()
+
+
 def test_sparkline_scales_from_least_to_most_and_takes_means_of_neighbours() -> None:
     assert sparkline([]) == ""
     assert sparkline([5.0]) == "▁"
