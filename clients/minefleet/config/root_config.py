@@ -178,6 +178,12 @@ class FleetConfig:
         rollout = self.rollout_config
         return min(rollout.fragment_length, max(rollout.min_fragment_length, self.train_config.burn_in + 1))
 
+    def fraction_done(self, iteration: int, env_steps: int, seconds: float) -> float:
+        """Progress towards the nearest bound, in [0, 1]. A wanted return cannot be foreseen and does not count."""
+        bounds = (self.train_config.num_iterations, self.stop.env_steps, 60 * self.stop.minutes)
+        reached = zip((iteration, env_steps, seconds), bounds, strict=True)
+        return min(1.0, max(done / bound for done, bound in reached if bound))
+
     def spent(self, iteration: int, env_steps: int) -> str:
         """Names the bound that a run has reached after so much training, or ""."""
         if self.stop.env_steps and env_steps >= self.stop.env_steps:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from optuna.trial import Trial
 
@@ -102,7 +102,8 @@ def _judge(
         while not stopping.is_set():
             has_ended = child.poll() is not None  # Its last rows are judged like the others, however late the poll.
             for row in tail.read():
-                reached, value = int(PARTS * used(config, row)), value_of(row, study.spec.objective)
+                fraction = config.fraction_done(row["iteration"], row["env_steps"], row["wall_s"])
+                reached, value = int(PARTS * fraction), value_of(row, study.spec.objective)
                 if value is None:
                     continue
                 # A part without a report is compared with those trials only that happen to have a row in it.
@@ -114,13 +115,3 @@ def _judge(
             if has_ended or stopping.wait(POLL_S):
                 break
     return False
-
-
-def used(config: FleetConfig, row: dict[str, Any]) -> float:
-    """The largest share of a bound that a run has reached by a row of its metrics."""
-    bounds: tuple[tuple[float, float], ...] = (
-        (row["iteration"], config.train_config.num_iterations),
-        (row["env_steps"], config.stop.env_steps),
-        (row["wall_s"], 60 * config.stop.minutes),
-    )
-    return max(reached / bound for reached, bound in bounds if bound)

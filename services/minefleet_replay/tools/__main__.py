@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
-from minefleet.monitoring.service_store_paths import StoreLocation, places
-from minefleet.runs.run_yaml import Run, read_run
+from minefleet.runs.run_yaml import Run, Shard, read_run
 from minefleet_replay.engine.latest_drops import why_dropped
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.storage.rocksdb_store import DATABASE
@@ -21,7 +20,7 @@ from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.offline_store import locked, looking
 from minefleet_replay.tools.stats import stats
 
-Tool = Callable[[StoreLocation, Limits, argparse.Namespace], dict[str, Any]]
+Tool = Callable[[Shard, Limits, argparse.Namespace], dict[str, Any]]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,29 +49,29 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
-    shards = [place for place in places(run) if arguments.place in (None, place.name)]
+    shards = [shard for shard in run.shards if arguments.place in (None, shard.name)]
     if arguments.tool == "export":
         return export(run, shards, arguments.out, ExportRequest(stream=arguments.stream, limit=arguments.limit))
     reports = []
-    for place in shards:
-        with locked(place.store):
-            report = TOOLS[arguments.tool](place, limits_of(run, place.shard), arguments)
-        reports.append({"name": place.name, "store": str(place.store)} | report)
+    for shard in shards:
+        with locked(shard.store):
+            report = TOOLS[arguments.tool](shard, limits_of(run, shard.index), arguments)
+        reports.append({"name": shard.name, "store": str(shard.store)} | report)
     return {"shards": reports}
 
 
-def _stats(place: StoreLocation, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
-    return {"online": False} | stats(place.store, limits)
+def _stats(shard: Shard, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
+    return {"online": False} | stats(shard.store, limits)
 
 
-def _why_dropped(place: StoreLocation, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
-    with looking(place.store / DATABASE, limits.max_bytes) as store:
+def _why_dropped(shard: Shard, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
+    with looking(shard.store / DATABASE, limits.max_bytes) as store:
         departures = why_dropped(store, arguments.stream, arguments.limit)
     return {"online": False, "departures": [departure.to_dict() for departure in departures]}
 
 
-def _fsck(place: StoreLocation, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
-    return fsck(place.store, limits)
+def _fsck(shard: Shard, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
+    return fsck(shard.store, limits)
 
 
 def _exit_code(report: dict[str, Any], arguments: argparse.Namespace) -> int:

@@ -22,9 +22,8 @@ from minefleet.core.atomic_files import appearing
 from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import flatten, join
-from minefleet.monitoring.service_store_paths import StoreLocation
 from minefleet.rpc.codec import decode
-from minefleet.runs.run_yaml import Run
+from minefleet.runs.run_yaml import Run, Shard
 from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.verified_fragment_reads import ReadItem, read
 from minefleet_replay.state.chunk import Chunk
@@ -48,7 +47,7 @@ class ExportRequest:
     """At most so many fragments."""
 
 
-def export(run: Run, places: Sequence[StoreLocation], target: Path, wanted: ExportRequest) -> dict[str, Any]:
+def export(run: Run, shards: Sequence[Shard], target: Path, wanted: ExportRequest) -> dict[str, Any]:
     """Writes the fragments that can still be used. Returns a report.
 
     Raises:
@@ -57,7 +56,7 @@ def export(run: Run, places: Sequence[StoreLocation], target: Path, wanted: Expo
     """
     with appearing(target) as aside:
         (aside / FRAGMENTS).mkdir()
-        found = [entry for place in places for entry in _export(place, limits_of(run, place.shard), aside, wanted)]
+        found = [entry for shard in shards for entry in _export(shard, limits_of(run, shard.index), aside, wanted)]
         found.sort(key=lambda entry: (entry["stream"], entry["sequence"]))
         entries = found[: wanted.limit]
         for entry in found[len(entries) :]:
@@ -69,12 +68,12 @@ def export(run: Run, places: Sequence[StoreLocation], target: Path, wanted: Expo
     return {"directory": str(target), "fragments": len(entries), "steps": sum(entry["length"] for entry in entries)}
 
 
-def _export(place: StoreLocation, limits: Limits, aside: Path, wanted: ExportRequest) -> Iterator[dict[str, Any]]:
-    with locked(place.store), looking(place.store / DATABASE, limits.max_bytes) as store:
+def _export(shard: Shard, limits: Limits, aside: Path, wanted: ExportRequest) -> Iterator[dict[str, Any]]:
+    with locked(shard.store), looking(shard.store / DATABASE, limits.max_bytes) as store:
         state = read_state(store, limits)
         for chunk, fragment in _chosen(state, wanted):
-            file = f"{FRAGMENTS}/{place.name}-{fragment.number:08d}.npz"
-            length = _write(store, payloads_in(place.store), ReadItem(chunk.name, fragment), aside / file)
+            file = f"{FRAGMENTS}/{shard.name}-{fragment.number:08d}.npz"
+            length = _write(store, payloads_in(shard.store), ReadItem(chunk.name, fragment), aside / file)
             if length:
                 yield _entry(chunk, fragment) | {"length": length, "file": file}
 

@@ -196,7 +196,8 @@ class Progress:
     def _fraction(self) -> float:
         if not self._rows:
             return 0.0
-        return fraction_done(self._config, self._rows[-1], self._elapsed_s)
+        row = self._rows[-1]
+        return self._config.fraction_done(row["iteration"], row["env_steps"], self._elapsed_s)
 
     @property
     def _elapsed_s(self) -> float:
@@ -239,17 +240,6 @@ def _failures(row: Row) -> dict[str, str]:
     """The number of failed episodes, and the share of the last ones that a failure cut; empty while none has."""
     failures, share = row.get("episode_failures"), row.get("episode_cut_share")
     return {"failures": f"{failures:,}" + (f" (cut {share:.0%})" if share else "")} if failures else {}
-
-
-def fraction_done(config: FleetConfig, row: Row, launch_s: float) -> float:
-    """Progress towards the nearest stop condition, in [0, 1]. A wanted return cannot be foreseen and does not count."""
-    stop = config.stop
-    fractions: list[float] = [row["iteration"] / config.train_config.num_iterations]
-    if stop.env_steps:
-        fractions.append(row["env_steps"] / stop.env_steps)
-    if stop.minutes:
-        fractions.append(launch_s / (60 * stop.minutes))
-    return min(1.0, max(fractions))
 
 
 def time_left_s(config: FleetConfig, rows: "deque[Row]", launch_s: float) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minefleet.cli.output.progress import Progress, fraction_done, sparkline, time_left_s
+from minefleet.cli.output.progress import Progress, sparkline, time_left_s
 from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
@@ -184,8 +184,8 @@ def test_time_left_from_one_row_is_unknown(run: Run) -> None:
 
 
 def test_fraction_done_is_that_of_the_nearest_stop_condition(run: Run) -> None:
-    assert fraction_done(run.config, row(50), 7.0) == pytest.approx(0.5)
-    assert fraction_done(run.config, row(200), 7.0) == 1.0
+    assert run.config.fraction_done(50, 5000, 7.0) == pytest.approx(0.5)
+    assert run.config.fraction_done(200, 20_000, 7.0) == 1.0
 
 
 def test_progress_names_a_starved_task_once_and_again_when_it_starves_anew(run: Run) -> None:
