@@ -6,7 +6,9 @@ first shard's episode log to the learner, marked as evaluation.
 """
 
 import uuid
+from collections.abc import Iterable, Iterator
 
+from minefleet.rpc.weights.version_info import VersionInfo
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext
@@ -35,16 +37,22 @@ def body(context: RoleContext) -> None:
     parameters = parameters_client(context, name, player.inference.architecture)
     with serving(context, "127.0.0.1:0"), player:
         context.status.set_state(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")
-        evaluated = 0
-        for news in announced(parameters):
-            if news.iteration // config.eval_interval > evaluated:
-                evaluated = news.iteration // config.eval_interval
-                info, weights = parameters.fetch()
-                context.status.set_state(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
-                player.inference.swap(weights, info.version)
-                parameters.runs(info.version)
-                records = [played.record for played in player.play(config.eval_episodes, f"{name}-{info.version}")]
-                replay.append(episodes=records)
+        for _ in due(announced(parameters), config.eval_interval):
+            info, weights = parameters.fetch()
+            context.status.set_state(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
+            player.inference.swap(weights, info.version)
+            parameters.runs(info.version)
+            records = [played.record for played in player.play(config.eval_episodes, f"{name}-{info.version}")]
+            replay.append(episodes=records)
+
+
+def due(announced: Iterable[VersionInfo], interval: int) -> Iterator[VersionInfo]:
+    """The announcements to evaluate at: the first one of each `interval` iterations, also after a run has gone back."""
+    evaluated = 0
+    for version in announced:
+        before, evaluated = evaluated, version.iteration // interval
+        if evaluated > before:
+            yield version
 
 
 if __name__ == "__main__":

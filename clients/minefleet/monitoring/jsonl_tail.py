@@ -15,47 +15,32 @@ BLOCK_BYTES = 65536
 class MetricsTail:
     """The lines that a metrics file has gained. A line without its end is left for later.
 
-    A learner that resumes puts a shorter file in the place of the old one; it is then read from its start. The old one
-    is kept open meanwhile, so that no new file can look like it.
+    A learner that goes on from a checkpoint cuts the file there. It is then read from its start, also where it has
+    grown again meanwhile: the last line that was read is compared.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[bytes] | None = None
         self._offset = 0
+        """Behind the last line that was read."""
+        self._last = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns the new rows; all rows when the file was replaced or cut. What is no row is left out."""
+        """Returns the new rows; all rows when the file was cut or replaced. What is no row is left out."""
         if not self._path.exists():
             return []
-        file = self._newest()
-        file.seek(self._offset)
-        whole = file.read().rpartition(b"\n")[0]
-        self._offset += len(whole) + 1 if whole else 0
-        return [row for line in whole.splitlines() if (row := parse_row(line))]
-
-    def __enter__(self) -> "MetricsTail":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _newest(self) -> IO[bytes]:
-        """The file that is there now, opened at most once."""
-        found = self._path.stat()
-        if self._file is None or os.fstat(self._file.fileno()).st_ino != found.st_ino:
-            self.close()
-            self._file = self._path.open("rb")
-            self._offset = 0
-        elif found.st_size < self._offset:
-            self._offset = 0
-        return self._file
+        with self._path.open("rb") as file:
+            file.seek(self._offset - len(self._last))
+            data = file.read()
+            if not data.startswith(self._last):
+                file.seek(0)
+                self._offset, self._last, data = 0, b"", file.read()
+        data = data.removeprefix(self._last)
+        *lines, _ = data.split(b"\n")
+        if lines:
+            self._offset += data.rindex(b"\n") + 1
+            self._last = lines[-1] + b"\n"
+        return [row for line in lines if (row := parse_row(line))]
 
 
 def last_row(path: Path) -> dict[str, Any]:
@@ -90,6 +75,8 @@ def rows_backwards(file: IO[bytes], begin: int, end: int) -> Iterator[tuple[int,
             end -= len(line)
             if row := parse_row(line):
                 yield end, row
+        if start == begin:
+            return  # Also where the learner has cut the file meanwhile.
         size *= 4  # A line may be longer than a block.
 
 
@@ -104,5 +91,4 @@ def parse_row(line: bytes | str) -> dict[str, Any]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file as it is now; [] where there is none."""
-    with MetricsTail(path) as tail:
-        return tail.read()
+    return MetricsTail(path).read()

@@ -98,20 +98,20 @@ def _judge(
     judged = study.judged(trial)
     if judged and trial.should_prune():  # It was killed before that was recorded.
         return True
-    with MetricsTail(study.run_dir(trial) / METRICS_FILE) as tail:
-        while not stopping.is_set():
-            has_ended = child.poll() is not None  # Its last rows are judged like the others, however late the poll.
-            for row in tail.read():
-                fraction = config.fraction_done(row["iteration"], row["env_steps"], row["wall_s"])
-                reached, value = int(PARTS * fraction), value_of(row, study.spec.objective)
-                if value is None:
-                    continue
-                # A part without a report is compared with those trials only that happen to have a row in it.
-                for part in range(judged + 1, min(reached + 1, PARTS)):
-                    judged = part
-                    trial.report(value, part)
-                    if reached < PARTS and trial.should_prune():
-                        return True
-            if has_ended or stopping.wait(POLL_S):
-                break
+    tail = MetricsTail(study.run_dir(trial) / METRICS_FILE)
+    while not stopping.is_set():
+        has_ended = child.poll() is not None  # Its last rows are judged like the others, however late the poll.
+        for row in tail.read():
+            fraction = config.fraction_done(row["iteration"], row["env_steps"], row["wall_s"])
+            reached, value = int(PARTS * fraction), value_of(row, study.spec.objective)
+            if value is None:
+                continue
+            # A part without a report is compared with those trials only that happen to have a row in it.
+            for part in range(judged + 1, min(reached + 1, PARTS)):
+                judged = part
+                trial.report(value, part)
+                if reached < PARTS and trial.should_prune():
+                    return True
+        if has_ended or stopping.wait(POLL_S):
+            break
     return False

@@ -71,8 +71,8 @@ def _row_at(file: IO[bytes], place: int, end: int) -> tuple[int, Row | None]:
     file.seek(max(0, place - 1))
     if place:
         file.readline()
-    while (start := file.tell()) < end:
-        if row := _parse(file.readline()):
+    while (start := file.tell()) < end and (line := file.readline()):  # The learner may have cut it meanwhile.
+        if row := _parse(line):
             return start, row
     return end, None
 

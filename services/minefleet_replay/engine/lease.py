@@ -242,6 +242,8 @@ class LeasePath:
         for chunk in [chunk for chunk in state.index if chunk.leases]:
             self._give_back(change, chunk, leases=chunk.leases, uses=0)
         change.then(state.leases.clear)
+        change.then(state.forget_uses_to_come)
+        change.then(self._transactions.lease_clock.taken_over)
         self._transactions.set_run_state(change, self._state.run_state.with_epoch(epoch))
         self._transactions.commit(change)
         logger.info("epoch %d has taken over", epoch)

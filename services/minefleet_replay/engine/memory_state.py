@@ -45,8 +45,12 @@ class ReplayState:
 
     @property
     def oldest_version(self) -> int:
-        """The oldest version that can be used again. It never falls."""
+        """The oldest version that can be used again. It falls only where a newer epoch takes over."""
         return max(self.horizon - self.limits.max_staleness, self.run_state.floor)
+
+    def forget_uses_to_come(self) -> None:
+        """Uses are for versions after the newest one again: leases of an older epoch may have named later ones."""
+        self.horizon = self.run_state.newest_version
 
     def is_begun(self, name: ChunkName) -> bool:
         """Whether a fragment of the chunk has ever arrived."""

@@ -93,6 +93,10 @@ class LeaseClock:
         """The lease that is asked for could be answered."""
         self._enough_at = now if self._enough_at is None else self._enough_at
 
+    def taken_over(self) -> None:
+        """A newer epoch asks from now on: the lease that an older one waited for is never answered."""
+        self._enough_at = None
+
     def answered(self, use_version: int, now: float) -> None:
         """A lease was answered."""
         enough_at = now if self._enough_at is None else self._enough_at

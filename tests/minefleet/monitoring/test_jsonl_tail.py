@@ -1,38 +1,49 @@
+import json
 from pathlib import Path
+
+import pytest
 
 from minefleet.monitoring.jsonl_tail import BLOCK_BYTES, MetricsTail, last_row, read_rows
 
 
 def test_metrics_tail_reads_whole_lines_only_and_each_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with MetricsTail(path) as tail:
-        assert tail.read() == []
-        path.write_text('{"iteration": 1}\n{"iterat')
-        assert tail.read() == [{"iteration": 1}]
-        assert tail.read() == []
-        with path.open("a") as file:
-            file.write('ion": 2}\n')
-        assert tail.read() == [{"iteration": 2}]
+    tail = MetricsTail(path)
+    assert tail.read() == []
+    path.write_text('{"iteration": 1}\n{"iterat')
+    assert tail.read() == [{"iteration": 1}]
+    assert tail.read() == []
+    with path.open("a") as file:
+        file.write('ion": 2}\n')
+    assert tail.read() == [{"iteration": 2}]
 
 
-def test_a_file_that_was_cut_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [[], [1], [1, 2]])
+@pytest.mark.parametrize("again", [[], [3], [3, 4, 5]])
+def test_a_file_that_was_cut_is_read_again_though_it_has_grown_since(
+    tmp_path: Path, left: list[int], again: list[int]
+) -> None:
     path = tmp_path / "metrics.jsonl"
-    with MetricsTail(path) as tail:
-        path.write_text('{"iteration": 1}\n{"iteration": 2}\n')
-        assert len(tail.read()) == 2
-        path.write_text('{"iteration": 1}\n')
-        assert tail.read() == [{"iteration": 1}]
+    tail = MetricsTail(path)
+    path.write_text("".join(f'{{"iteration": {number}}}\n' for number in (1, 2, 3)))
+    assert len(tail.read()) == 3
+    rows = [{"iteration": number} for number in left] + [{"iteration": number, "again": True} for number in again]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert tail.read() == rows
+    with path.open("a") as file:
+        file.write('{"iteration": 9}\n')
+    assert tail.read() == [{"iteration": 9}]
 
 
-def test_a_file_that_replaced_a_shorter_one_is_read_from_its_start(tmp_path: Path) -> None:
+def test_a_file_that_replaced_another_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with MetricsTail(path) as tail:
-        path.write_text('{"iteration": 1}\n{"iteration": 2}\n')
-        assert len(tail.read()) == 2
-        aside = tmp_path / "aside"
-        aside.write_text('{"iteration": 1}\n{"iteration": 2, "again": true}\n{"iteration": 3}\n')
-        aside.replace(path)
-        assert [one["iteration"] for one in tail.read()] == [1, 2, 3]
+    tail = MetricsTail(path)
+    path.write_text('{"iteration": 1}\n{"iteration": 2}\n')
+    assert len(tail.read()) == 2
+    aside = tmp_path / "aside"
+    aside.write_text('{"iteration": 1}\n{"iteration": 2, "again": true}\n{"iteration": 3}\n')
+    aside.replace(path)
+    assert [one["iteration"] for one in tail.read()] == [1, 2, 3]
 
 
 def test_last_row_of_a_file_is_the_last_whole_one_however_long(tmp_path: Path) -> None:

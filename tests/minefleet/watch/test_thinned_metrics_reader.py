@@ -3,12 +3,14 @@ import math
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.minefleet.watch.page_server import row_of
 
-from minefleet.monitoring.jsonl_tail import last_row
+from minefleet.monitoring.jsonl_tail import last_row, whole_bytes
 from minefleet.watch.thinned_metrics_reader import read_curves
 
 
@@ -49,6 +51,27 @@ def test_curves_leave_out_a_line_without_end_and_lines_that_are_no_rows(tmp_path
     assert [row["iteration"] for row in read_curves(path, points=10).rows] == [1, 2]
     assert last_row(path)["iteration"] == 2
     assert last_row(write(path, "{")) == last_row(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(("before", "left"), [(3, 0), (3, 2), (20_000, 0), (20_000, 10_000)])
+def test_curves_of_a_file_that_is_cut_while_it_is_read_are_those_of_the_rows_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, left: int
+) -> None:
+    rows = [json.dumps(row_of(number, text="x" * 100)) for number in range(1, before + 1)]
+    path = write(tmp_path / "m", *rows, "")
+
+    def size_before_the_cut(file: IO[bytes]) -> int:
+        size = whole_bytes(file)
+        path.write_text("".join(f"{row}\n" for row in rows[:left]))
+        return size
+
+    for module in ("watch.thinned_metrics_reader", "monitoring.jsonl_tail"):
+        monkeypatch.setattr(f"minefleet.{module}.whole_bytes", size_before_the_cut)
+    found = read_curves(path, points=100)
+    assert all(row["iteration"] <= left for row in found.rows)
+    assert (found.rows != []) == (left > 0)
+    write(path, *rows, "")
+    assert last_row(path).get("iteration", 0) == left
 
 
 def test_columns_have_none_where_a_row_has_no_finite_number(tmp_path: Path) -> None:

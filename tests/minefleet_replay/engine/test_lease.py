@@ -193,6 +193,17 @@ def test_a_newer_epoch_gets_the_unacked_leases_back_and_fences_the_older_everywh
         world.replay.read_episodes(older, 0, 1)
 
 
+def test_a_newer_epoch_trains_on_its_versions_though_an_older_one_leased_for_later_ones(make_world: Worlds) -> None:
+    """The older one may have leased far ahead, since `max_staleness` was larger then."""
+    world = make_world(max_staleness=0)
+    world.lease(1, 1, use_version=4, max_staleness=3)
+    world.become(epoch=2, version=2, resumed=1, first=2)
+    assert world.lease(1, 1, max_staleness=0) == []
+    assert world.reserve(("s", 0), version=2) == [True]
+    assert world.append("s", 0, version=2) == "stored"
+    assert world.names(world.lease(2, 1)) == [("s", 0)]
+
+
 def test_learner_of_an_older_epoch_is_fenced_and_changes_nothing(world: Any) -> None:
     older = world.learner
     world.become(epoch=2, version=2, resumed=1, first=2)

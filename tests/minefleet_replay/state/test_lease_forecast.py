@@ -72,6 +72,23 @@ def test_forecast_window_is_the_shortest_from_a_version_to_the_last_lease_that_m
     assert closing.longest_s == pytest.approx(2.0 + MIN_PATIENCE * 2.0)
 
 
+def test_forecast_window_does_not_begin_with_a_lease_that_was_never_answered() -> None:
+    clock = LeaseClock(max_staleness=0)
+    now = answers(clock, [2.0, 1.0, 3.0])
+    clock.enough(now + 1.0)
+    clock.taken_over()
+    clock.published(5, now + 30.0)
+    clock.enough(now + 31.0)
+    clock.answered(5, now + 31.0)
+    now += 31.0
+    for version in (6, 7, 8):
+        clock.published(version, now)
+        clock.enough(now := now + 2.0)
+        clock.answered(version, now)
+    closing = clock.forecast(now)
+    assert closing is not None and closing.window_s == 1.0
+
+
 def test_forecast_does_not_take_waits_for_slow_streams_for_the_pace_of_the_run() -> None:
     clock = LeaseClock(max_staleness=1)
     now = answers(clock, [1.0] * 4, waits=0.7)

@@ -53,18 +53,11 @@ class Progress:
         """
         self._is_shared = is_shared
         self._run = run
-        self._config = config_to_come(run)
         self._console = console
         self._clock = clock
         self._began_s = clock()
         self._tail = MetricsTail(run.metrics)
-        self._rows: deque[Row] = deque(maxlen=WINDOW)
-        self._returns: dict[int, float] = {}
-        """By iteration, of all launches."""
-        before = self._tail.read()
-        self._record_returns(before)
-        self._reached = {name for row in before for name in achievements(row)}
-        self._warned = set[str]()
+        self._begin_with(self._tail.read())
         self._journal_bytes, self._pause = 0, ""
         self._next_line_s = self._began_s
         self._is_drawn = False
@@ -78,8 +71,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-        self._rows.extend(self._tail.read())
-        self._tail.close()
+        self._take(self._tail.read())
         if self._rows and self._live is None:
             self.say(self.line(""))
 
@@ -89,20 +81,10 @@ class Progress:
 
     def tick(self, roles: str) -> bool:
         """Shows what is new, and the names of the roles that are up; says whether an iteration was finished."""
-        rows = self._tail.read()
-        is_first = bool(rows) and not self._rows
-        if any("changed_keys" in row for row in rows):
-            self._config = config_to_come(self._run)
-        self._record_returns(rows)
+        had_rows = bool(self._rows)
+        rows = self._take(self._tail.read())
+        is_first = bool(rows) and not had_rows
         self._look_for_pause()
-        for row in rows:
-            while self._rows and self._rows[-1]["iteration"] >= row["iteration"]:
-                self._rows.pop()  # The run went back to an older checkpoint.
-            self._rows.append(row)
-            self._warn(row.get("step_warnings", {}))
-            for name in sorted(achievements(row) - self._reached):
-                self._reached.add(name)
-                self.say(f"first {name} after {row['env_steps']:,} env steps")
         if self._live is not None:
             self._live.update(self._view(roles), refresh=bool(rows) or not (self._is_shared and self._is_drawn))
             self._is_drawn = True
@@ -111,10 +93,36 @@ class Progress:
             self.say(self.line(roles))
         return bool(rows)
 
+    def _begin_with(self, before: Sequence[Row]) -> None:
+        """Takes over the rows that there are when the launch begins, or when the run has gone back."""
+        self._iteration = before[-1]["iteration"] if before else 0
+        self._config = config_to_come(self._run)
+        self._rows: deque[Row] = deque(maxlen=WINDOW)
+        """The last ones since."""
+        self._returns: dict[int, float] = {}
+        """By iteration, of all launches."""
+        self._record_returns(before)
+        self._reached = {name for row in before for name in achievements(row)}
+        self._warned = {about for row in before[-1:] for about in row.get("step_warnings", {})}
+
+    def _take(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Keeps new rows and says what they are the first to say; returns them, none where they are old ones again."""
+        if rows and rows[0]["iteration"] <= self._iteration:
+            self._begin_with(rows)
+            return []
+        if any("changed_keys" in row for row in rows):
+            self._config = config_to_come(self._run)
+        self._record_returns(rows)
+        for row in rows:
+            self._rows.append(row)
+            self._iteration = row["iteration"]
+            self._warn(row.get("step_warnings", {}))
+            for name in sorted(achievements(row) - self._reached):
+                self._reached.add(name)
+                self.say(f"first {name} after {row['env_steps']:,} env steps")
+        return rows
+
     def _record_returns(self, rows: Sequence[Row]) -> None:
-        """Keeps the returns in order, without those of iterations that the run went back behind."""
-        for row in rows[:1]:
-            self._returns = {then: mean for then, mean in self._returns.items() if then < row["iteration"]}
         means = {row["iteration"]: row["episode_return_mean"] for row in rows}
         self._returns |= {iteration: mean for iteration, mean in means.items() if mean is not None}
 

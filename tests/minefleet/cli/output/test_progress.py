@@ -143,18 +143,35 @@ def test_view_in_a_terminal_shows_best_evaluation_entropy_and_what_starves_in_80
     assert all(len(line) <= 78 for line in re.split("[\r\n]+", plain))
 
 
-@pytest.mark.parametrize(("to", "left"), [(1, "?"), (2, "11:26"), (3, "5:40")])
-def test_progress_of_a_run_that_went_back_knows_only_the_rows_of_its_file(run: Run, to: int, left: str) -> None:
+def test_progress_of_a_run_that_went_back_begins_anew_with_the_rows_of_its_file(run: Run) -> None:
     output, now = io.StringIO(), [0.0]
-    with Progress(run, Console(file=output, force_terminal=True), clock=lambda: now[0]) as progress:
-        append(run.metrics, *(row(n, episode_return_mean=30.0) for n in range(1, 4)))
+    with Progress(run, Console(file=output, force_terminal=True, width=200), clock=lambda: now[0]) as progress:
+        undone = {"episode_return_mean": 30.0, "step_warnings": {"starved: slow": "hardly trained on"}}
+        append(run.metrics, row(1), row(2, **undone), row(3), row(4, **undone), row(5), row(6, env_steps=9000))
+        assert progress.tick("learner") and "left 0:00" not in progress.line("")
+        run.metrics.write_text("")
+        append(run.metrics, row(1), row(2, **undone), row(3, wall_s=20.0))
+        assert not progress.tick("learner")
+        assert progress.line("") == "[0:00]  up nothing yet  waiting for the first iteration"
+        append(run.metrics, row(4, wall_s=22.0), row(5, wall_s=24.0))
+        assert progress.tick("learner")
+        assert (
+            "env steps 500 of 10,000  steps/s 50  return 21.50  version 6  staleness 0.25  left 3:10"
+            in progress.line("")
+        )
+    assert output.getvalue().count("warning: hardly trained on") == 2
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_progress_sees_that_a_run_went_back_though_its_file_has_grown_again(run: Run, rows: int) -> None:
+    with Progress(run, Console(file=io.StringIO(), width=200)) as progress:
+        append(run.metrics, row(1), row(2, episode_return_mean=30.0))
         progress.tick("learner")
-        shorter = run.directory / "shorter"
-        append(shorter, *(row(n) for n in range(1, to)), row(to, wall_s=9.0))
-        shorter.rename(run.metrics)
-        progress.tick("learner")
-        assert f"steps/s 50  return 21.50  version {to + 1}  staleness 0.25  left {left}" in progress.line("learner")
-    assert "best 21.50" in output.getvalue()
+        run.metrics.write_text("")
+        append(run.metrics, row(1), *(row(2 + n, wall_s=9.0 + n) for n in range(rows)))
+        assert not progress.tick("learner")
+        append(run.metrics, row(9))
+        assert progress.tick("learner") and "return 21.50  version 10" in progress.line("")
 
 
 def test_sparkline_scales_from_least_to_most_and_takes_means_of_neighbours() -> None:
